@@ -1,0 +1,311 @@
+"""The scenario as data: frozen pydantic models, every key with its default, its bounds and one line that explains it.
+
+Units inside: seconds, bytes, bytes per second. Times are the real cluster's unless a key says "emulated".
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from kvfabric._quantities import PositiveTime, Rate, Size, Time
+from topo.cluster import Cluster
+from topo.fabric import FabricError
+from topo.leafspine import parse_ratio, uplinks_for
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")]
+"""A name that is safe as part of a file's name: 1 to 40 of A-Z a-z 0-9 _ . - and no leading sign."""
+
+NOT_YET: dict[str, tuple[str, ...]] = {
+    "fabric.kind": ("ocs",),
+    "fabric.routing": ("pinned", "adaptive", "hedera", "ark", "srpt", "ceiling"),
+    "fabric.dataplane": ("openflow",),
+    "workload.loop": ("closed",),
+}
+"""Values the design has and this version lacks: refused by name, so that nobody takes them for a typing mistake."""
+
+
+_Key = tuple[str | int, ...]
+
+
+class KeyConflictError(ValueError):
+    """A value that is right by itself and wrong beside others.
+
+    ``key`` (and ``also``, the keys it disagrees with) are relative to the section that found it.
+    """
+
+    def __init__(self, key: _Key, problem: str, remedy: str, *, also: tuple[_Key, ...] = ()) -> None:
+        super().__init__(problem)
+        self.key = key
+        self.remedy = remedy
+        self.also = also
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,  # "4" is not 4 and true is not 1
+        allow_inf_nan=False,
+        regex_engine="python-re",
+    )
+
+
+class ClusterSpec(_Section):
+    """The serving cluster: instances of ``tp`` GPUs, in racks that do not mix prefill and decode."""
+
+    model: str = Field(
+        min_length=1,
+        max_length=4096,
+        description="the model served: a built-in name, or the path of a config.json (relative to this file)",
+    )
+    tp: int = Field(ge=1, le=64, description="GPUs of an instance (tensor parallelism); a transfer is tp flows")
+    prefill: int = Field(ge=1, le=4096, description="prefill instances")
+    decode: int = Field(ge=1, le=4096, description="decode instances")
+    rack: int = Field(ge=1, le=1024, description="GPUs of a rack, which has one leaf")
+    gpus: int | None = Field(default=None, ge=2, description="check: (prefill + decode) x tp; left out, not checked")
+    gpu: str = Field(default="h100", min_length=1, max_length=40, description="the GPU whose peak FLOP/s prefill uses")
+    dtype: Literal["bf16", "fp16", "fp8"] = Field(default="bf16", description="number format of weights and KV")
+    mfu: float = Field(default=0.46, gt=0, le=1, description="share of the GPU's peak that prefill reaches")
+
+    @model_validator(mode="after")
+    def _counts_agree(self) -> ClusterSpec:
+        size = (self.prefill + self.decode) * self.tp
+        if self.gpus is not None and self.gpus != size:
+            raise KeyConflictError(
+                ("gpus",),
+                f"is {self.gpus}, but ({self.prefill} + {self.decode}) instances x tp {self.tp} make {size}",
+                f"write gpus: {size}, leave it out, or change prefill, decode or tp",
+                also=(("prefill",), ("decode",), ("tp",)),
+            )
+        return self
+
+    def layout(self) -> Cluster:
+        """Where every GPU stands."""
+        return Cluster(prefill=self.prefill, decode=self.decode, tp=self.tp, rack=self.rack)
+
+
+class FabricSpec(_Section):
+    """The network between the GPUs."""
+
+    kind: Literal["leaf-spine"] = Field(default="leaf-spine", description="kind of fabric")
+    ratio: str | None = Field(default=None, description="hosts per uplink of a leaf, like 2:1; this or uplinks")
+    uplinks: int | None = Field(default=None, ge=1, le=1024, description="uplinks of a leaf, one to each spine; this or ratio")
+    rate: Rate = Field(description="goodput of every link of the real cluster: 45GB/s is 0.9 x 400G")
+    routing: Literal["ecmp"] = Field(default="ecmp", description="how a flow gets its path")
+    dataplane: Literal["router"] = Field(default="router", description="what forwards: router is the Linux kernel's L3")
+
+    @model_validator(mode="after")
+    def _one_of_ratio_and_uplinks(self) -> FabricSpec:
+        if self.ratio is None and self.uplinks is None:
+            raise KeyConflictError(("ratio",), "is missing", 'write ratio: "2:1" (hosts per uplink), or uplinks: 2')
+        if self.ratio is not None and self.uplinks is not None:
+            raise KeyConflictError(
+                ("uplinks",),
+                "is given beside ratio; one would be ignored",
+                "remove one of them (--set fabric.ratio=null)",
+            )
+        if self.ratio is not None:
+            try:
+                parse_ratio(self.ratio)
+            except FabricError as error:
+                problem, _, remedy = str(error).partition("; ")
+                raise KeyConflictError(("ratio",), problem, remedy) from None
+        return self
+
+    def uplinks_of(self, hosts_per_leaf: int) -> int:
+        """Uplinks of a leaf with that many hosts. Raises FabricError if no whole number gives the ratio."""
+        if self.uplinks is not None:
+            return self.uplinks
+        assert self.ratio is not None  # by the validator
+        return uplinks_for(hosts_per_leaf, parse_ratio(self.ratio))
+
+
+class TenantSpec(_Section):
+    """One source of turns: a trace or a generator. It offers ``share`` x ``load`` of the prefill instances' time."""
+
+    name: Name = Field(description="name of the tenant in records")
+    trace: str | None = Field(
+        default=None, min_length=1, max_length=4096, description="file or folder to replay (relative to this file)"
+    )
+    generator: Literal["agentic"] | None = Field(
+        default=None, description="synthetic turns with the published statistics, labelled synthetic in every record"
+    )
+    share: float = Field(default=1.0, gt=0, le=1, description="share of the cluster that is its own; at most 1 in all")
+    load: Annotated[float, Field(gt=0, le=4)] | Literal["as-recorded"] = Field(
+        default="as-recorded", description="prefill utilisation of its share, or as-recorded: the trace's own times"
+    )
+    format: Literal["auto", "weka", "mooncake", "azure", "tracelab"] = Field(
+        default="auto", description="format of the trace; auto looks at the file"
+    )
+    start: Time = Field(default=0.0, description="where in the trace to begin, in the trace's own time")
+    window: PositiveTime | None = Field(
+        default=None, description="how much of the trace to take, in its own time; left out: to its end"
+    )
+    limit: int | None = Field(default=None, ge=1, description="rows of the trace at most; left out: all")
+    skip_bad: bool = Field(default=False, description="count malformed rows and go on, or stop at the first")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TenantSpec:
+        if self.trace is None and self.generator is None:
+            raise KeyConflictError(
+                ("trace",),
+                f"tenant {self.name} replays a trace and none is set",
+                "add --trace PATH (or --set workload.tenants.N.trace=PATH), or write generator: agentic",
+            )
+        if self.trace is not None and self.generator is not None:
+            raise KeyConflictError(
+                ("generator",),
+                "is given beside trace",
+                "keep one of them; --set workload.tenants.N.generator=null",
+                also=(("trace",),),
+            )
+        if self.generator is not None:
+            if self.load == "as-recorded":
+                raise KeyConflictError(("load",), "a generator has no recorded times", "write a load like 0.6")
+            for key in ("format", "start", "window", "limit", "skip_bad"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise KeyConflictError((key,), "means nothing to a generator", f"remove {key}, or give a trace")
+        return self
+
+
+class WorkloadSpec(_Section):
+    """What is served, and how its KV moves."""
+
+    mode: Literal["layerwise", "pull"] = Field(
+        default="layerwise", description="layerwise: layers leave as they are computed; pull: all after the prefill"
+    )
+    decode: Literal["load", "affinity"] = Field(
+        default="load", description="choice of decode instance: least loaded, or the one holding the session"
+    )
+    loop: Literal["open"] = Field(default="open", description="open: turns arrive whether earlier ones ended or not")
+    tenants: tuple[TenantSpec, ...] = Field(strict=False, min_length=1, max_length=64, description="sources of turns")
+
+    @model_validator(mode="after")
+    def _tenants_agree(self) -> WorkloadSpec:
+        seen: set[str] = set()
+        for index, tenant in enumerate(self.tenants):
+            if tenant.name in seen:
+                raise KeyConflictError(
+                    ("tenants", index, "name"), f"a second tenant named {tenant.name}", "give each its own name"
+                )
+            seen.add(tenant.name)
+        total = sum(tenant.share for tenant in self.tenants)
+        if total > 1 + 1e-9:
+            raise KeyConflictError(
+                ("tenants",), f"the shares add up to {total:.4g}", "shares are of the one cluster: at most 1 in all"
+            )
+        return self
+
+
+class ScaleSpec(_Section):
+    """How the real cluster is shrunk onto this machine."""
+
+    rate: Rate = Field(description="emulated goodput of one link")
+    time: float = Field(default=1.0, ge=1, le=10_000, description="emulated time per real time: 5 is five times slower")
+
+
+class SloSpec(_Section):
+    """When a turn counts as served in time."""
+
+    ttft_over_prefill: float = Field(
+        default=5.0, gt=0, le=10_000, description="TTFT at most this many times the tenant's median unloaded prefill"
+    )
+
+
+class OffloadSpec(_Section):
+    """Segmentation offloads of the emulated hosts; with them on, packets are up to 64 KB and no link is a fluid."""
+
+    tso: bool = Field(default=False, description="TCP segmentation offload")
+    gso: bool = Field(default=False, description="generic segmentation offload")
+
+
+class EmulationSpec(_Section):
+    """How packets are made to behave. Sizes and times here are emulated ones."""
+
+    mtu: int = Field(default=9000, ge=576, le=65535, description="bytes of an IP packet")
+    queue: Literal["fair", "fifo"] = Field(default="fair", description="queue of a port: per-flow fair, or one FIFO")
+    classes: int = Field(default=64, ge=2, le=4096, description="flow classes of the fair queue, a power of two")
+    queue_packets: int = Field(default=200, ge=1, le=1_000_000, description="packets that wait in a class or FIFO")
+    offload: OffloadSpec = Field(default_factory=OffloadSpec, description="segmentation offloads")
+    congestion_control: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,15}\Z")] = Field(
+        default="cubic", description="TCP congestion control, as the kernel names it"
+    )
+    receive_window: Size | None = Field(
+        default=16384.0, description="receive buffer that bounds a flow's window; null: the kernel's own tuning"
+    )
+    connections: Literal["fresh", "reused"] = Field(
+        default="fresh", description="a connection for each flow, or kept for the next one between the same GPUs"
+    )
+    rto_min: PositiveTime | None = Field(
+        default=None, description="TCP's least retransmission timeout (emulated); null: the kernel's own"
+    )
+    content_check: float = Field(default=0.05, ge=0, le=1, description="share of the flows whose bytes are compared")
+
+    @model_validator(mode="after")
+    def _classes_are_a_mask(self) -> EmulationSpec:
+        if self.classes & (self.classes - 1):
+            raise KeyConflictError(("classes",), f"is {self.classes}, not a power of two", "write 32, 64, 128 or 256")
+        return self
+
+
+class Scenario(_Section):
+    """One experiment, complete and validated. Hash and equality go by value."""
+
+    name: Name = Field(description="name of the scenario in records")
+    about: str = Field(default="", max_length=200, description="one line about it")
+    cluster: ClusterSpec = Field(description="the serving cluster")
+    fabric: FabricSpec = Field(description="the network between the GPUs")
+    workload: WorkloadSpec = Field(description="the turns")
+    scale: ScaleSpec = Field(description="how the cluster is shrunk")
+    window: PositiveTime = Field(description="how long turns arrive")
+    drain: Time = Field(default=30.0, description="how long unfinished turns may still end after the window, at most")
+    seed: int = Field(default=1, ge=0, le=2**32 - 1, description="seed of everything drawn at random")
+    slo: SloSpec = Field(default_factory=SloSpec, description="service level")
+    emulation: EmulationSpec = Field(default_factory=EmulationSpec, description="how packets behave")
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Scenario:
+        if self.scale.rate > self.fabric.rate:
+            raise KeyConflictError(
+                ("scale", "rate"),
+                "is above fabric.rate",
+                "it is the emulated link's goodput: write it like 200Mb/s",
+                also=(("fabric", "rate"),),
+            )
+        try:
+            self.fabric.uplinks_of(self.cluster.rack)
+        except FabricError as error:
+            problem, _, remedy = str(error).partition("; ")
+            raise KeyConflictError(("fabric", "ratio"), problem, remedy, also=(("cluster", "rack"),)) from None
+        return self
+
+    @property
+    def uplinks(self) -> int:
+        """Uplinks of a leaf, which is the number of spines."""
+        return self.fabric.uplinks_of(self.cluster.rack)
+
+    @property
+    def oversubscription(self) -> Fraction:
+        """Hosts of a full leaf per uplink, as built (3:1 of 32 hosts is 32/11)."""
+        return Fraction(self.cluster.rack, self.uplinks)
+
+    @property
+    def rate_factor(self) -> float:
+        """Emulated rate per real rate (below 1)."""
+        return self.scale.rate / self.fabric.rate
+
+    @property
+    def byte_factor(self) -> float:
+        """Emulated bytes per real byte: rate factor x time factor."""
+        return self.rate_factor * self.scale.time
+
+    def cluster_layout(self) -> Cluster:
+        """Where every GPU stands."""
+        return self.cluster.layout()
+
+    def resolved(self) -> dict[str, Any]:
+        """Every key with its value, as plain data with units; reading it back gives an equal scenario."""
+        return self.model_dump(mode="json")

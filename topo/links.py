@@ -1,0 +1,175 @@
+"""Interfaces, addresses, neighbours and routes as netlink requests."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
+
+from topo.netlink import (
+    NLM_F_ACK,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    NetlinkSocket,
+    Request,
+    attribute,
+    attributes,
+    raw_request,
+    request,
+)
+
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
+RTM_NEWADDR = 20
+RTM_NEWROUTE, RTM_GETROUTE = 24, 26
+RTM_NEWNEIGH = 28
+RTM_NEWNEXTHOP = 104
+IFF_UP = 1
+_NUD_PERMANENT = 0x80
+_RTA_DST, _RTA_SRC, _RTA_IIF, _RTA_OIF, _RTA_IP_PROTO, _RTA_SPORT, _RTA_DPORT = 1, 2, 3, 4, 27, 28, 29
+_RTA_GATEWAY, _RTA_NH_ID = 5, 30
+_TABLE_MAIN, _UNICAST = 254, 1
+_ONLINK = 4
+_NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY = 1, 2, 5, 6
+_CREATE = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
+_SCOPE_LINK = 253
+_PROTO_STATIC = 4
+
+
+@dataclass(frozen=True, slots=True)
+class VethEnd:
+    """One end of a veth pair: where it lives (a namespace's descriptor), and how it starts."""
+
+    namespace_fd: int
+    index: int
+    name: str
+    mac: str | None
+
+
+def veth(a: VethEnd, b: VethEnd, *, mtu: int, queue_length: int) -> Request:
+    """Make a veth pair with each end already in its namespace, with its index, MAC, MTU and txqueuelen."""
+
+    def attrs(end: VethEnd) -> list[tuple[str, object]]:
+        common: list[tuple[str, object]] = [
+            ("IFLA_IFNAME", end.name),
+            ("IFLA_MTU", mtu),
+            ("IFLA_TXQLEN", queue_length),
+            ("IFLA_NET_NS_FD", end.namespace_fd),
+        ]
+        return common if end.mac is None else [*common, ("IFLA_ADDRESS", end.mac)]
+
+    peer = {"index": b.index, "attrs": attrs(b)}
+    info = {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]})]}
+    message = ifinfmsg()
+    message["index"] = a.index
+    message["attrs"] = [*attrs(a), ("IFLA_LINKINFO", info)]
+    return request(message, RTM_NEWLINK, f"link {a.name} - {b.name}", create=True)
+
+
+def set_link(index: int, name: str, *, up: bool | None = None, mac: str | None = None, new_name: str | None = None) -> Request:
+    """Change a link in place: up or down, another MAC, another name."""
+    message = ifinfmsg()
+    message["index"] = index
+    if up is not None:
+        message["flags"], message["change"] = (IFF_UP if up else 0), IFF_UP
+    message["attrs"] = [
+        *([("IFLA_ADDRESS", mac)] if mac else []),
+        *([("IFLA_IFNAME", new_name)] if new_name else []),
+    ]
+    return request(message, RTM_NEWLINK, f"change {name}")
+
+
+def delete_link(index: int, name: str) -> Request:
+    """Remove an interface (and its veth peer)."""
+    message = ifinfmsg()
+    message["index"] = index
+    return request(message, RTM_DELLINK, f"remove {name}")
+
+
+def link_state(netlink: NetlinkSocket, index: int) -> tuple[bool, str | None, int]:
+    """(up, MAC, MTU) of an interface. Raises NetlinkError when there is none."""
+    body = netlink.get(raw_request(RTM_GETLINK, struct.pack("=BBHiII", 0, 0, 0, index, 0, 0), f"interface {index}", flags=0))
+    flags = struct.unpack_from("=I", body, 8)[0]
+    found = dict(attributes(body[16:]))
+    mac = ":".join(f"{byte:02x}" for byte in found[1]) if 1 in found else None
+    return bool(flags & IFF_UP), mac, int(struct.unpack("=I", found[4])[0])
+
+
+def address(index: int, cidr: str, *, name: str) -> Request:
+    """Give an interface an IPv4 address."""
+    ip, _, prefix = cidr.partition("/")
+    message = ifaddrmsg()
+    message["family"], message["prefixlen"], message["index"] = socket.AF_INET, int(prefix), index
+    message["attrs"] = [("IFA_LOCAL", ip), ("IFA_ADDRESS", ip)]
+    return request(message, RTM_NEWADDR, f"{name}: address {cidr}", create=True, replace=True)
+
+
+def neighbour(index: int, ip: str, mac: str, *, name: str) -> Request:
+    """A permanent neighbour entry."""
+    message = ndmsg()
+    message["family"], message["ifindex"], message["state"] = socket.AF_INET, index, _NUD_PERMANENT
+    message["attrs"] = [("NDA_DST", ip), ("NDA_LLADDR", mac)]
+    return request(message, RTM_NEWNEIGH, f"{name}: neighbour {ip}", create=True, replace=True)
+
+
+def nexthop(identity: int, index: int, gateway: str, *, name: str) -> Request:
+    """A nexthop object: a gateway behind an interface."""
+    body = (
+        struct.pack("=BBBBI", socket.AF_INET, 0, _PROTO_STATIC, 0, 0)
+        + attribute(_NHA_ID, struct.pack("=I", identity))
+        + attribute(_NHA_OIF, struct.pack("=I", index))
+        + attribute(_NHA_GATEWAY, socket.inet_aton(gateway))
+    )
+    return raw_request(RTM_NEWNEXTHOP, body, f"{name}: nexthop {gateway}", flags=_CREATE)
+
+
+def nexthop_group(identity: int, members: Sequence[int], *, name: str) -> Request:
+    """A hash-threshold group of equal members."""
+    group = b"".join(struct.pack("=IBBH", member, 0, 0, 0) for member in members)
+    body = (
+        struct.pack("=BBBBI", socket.AF_UNSPEC, 0, _PROTO_STATIC, 0, 0)
+        + attribute(_NHA_ID, struct.pack("=I", identity))
+        + attribute(_NHA_GROUP, group)
+    )
+    return raw_request(RTM_NEWNEXTHOP, body, f"{name}: nexthop group of {len(members)}", flags=_CREATE)
+
+
+def route(prefix: str, *, name: str, index: int | None = None, gateway: str | None = None, group: int | None = None,
+          onlink: bool = False) -> Request:  # fmt: skip
+    """A route through an interface, a gateway, or a nexthop object (``group``)."""
+    ip, _, length = prefix.partition("/")
+    scope = 0 if gateway or group is not None else _SCOPE_LINK
+    flags = _ONLINK if onlink else 0
+    body = struct.pack("=BBBBBBBBI", socket.AF_INET, int(length), 0, 0, _TABLE_MAIN, _PROTO_STATIC, scope, _UNICAST, flags)
+    if int(length):
+        body += attribute(_RTA_DST, socket.inet_aton(ip))
+    if group is not None:
+        body += attribute(_RTA_NH_ID, struct.pack("=I", group))
+    if gateway:
+        body += attribute(_RTA_GATEWAY, socket.inet_aton(gateway))
+    if index is not None:
+        body += attribute(_RTA_OIF, struct.pack("=I", index))
+    return raw_request(RTM_NEWROUTE, body, f"{name}: route {prefix}", flags=NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE)
+
+
+def lookup(netlink: NetlinkSocket, *, iif: int, source: str, destination: str, sport: int, dport: int) -> int:
+    """The interface by which a forwarded TCP packet leaves: the kernel's own answer, hash included.
+
+    Raises NetlinkError when there is no route.
+    """
+    body = (
+        struct.pack("=BBBBBBBBI", socket.AF_INET, 32, 32, 0, 0, 0, 0, 0, 0)
+        + attribute(_RTA_DST, socket.inet_aton(destination))
+        + attribute(_RTA_SRC, socket.inet_aton(source))
+        + attribute(_RTA_IIF, struct.pack("=I", iif))
+        + attribute(_RTA_IP_PROTO, struct.pack("=B", socket.IPPROTO_TCP))
+        + attribute(_RTA_SPORT, struct.pack(">H", sport))
+        + attribute(_RTA_DPORT, struct.pack(">H", dport))
+    )
+    answer = netlink.get(raw_request(RTM_GETROUTE, body, f"route {source}:{sport} > {destination}:{dport}", flags=0))
+    return int(struct.unpack("=I", dict(attributes(answer[12:]))[_RTA_OIF])[0])
