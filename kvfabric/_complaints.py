@@ -9,7 +9,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from kvfabric._schema import NOT_YET, KeyConflictError, Scenario
+from kvfabric._schema import Scenario
+from kvfabric._section import NOT_YET, KeyConflictError
 from kvfabric._yaml import Path
 from kvfabric.errors import BadInput, one_line
 from topo.units import UnitError
@@ -49,13 +50,15 @@ def where(path: Path, source: str, lines: Mapping[Path, int], origins: Mapping[P
 
     ``origins`` holds the options by the path that each one set.
     """
-    for origin_path, origin in reversed(list(origins.items())):
-        shared = min(len(origin_path), len(path))
-        if origin_path[:shared] == path[:shared] and (len(origin_path) <= len(path) or origin_path[: len(path)] not in lines):
-            return origin
+    for length in range(len(path), 0, -1):
+        if path[:length] in origins:  # the option replaced whatever the file had from here on
+            return origins[path[:length]]
     for length in range(len(path), -1, -1):
         if path[:length] in lines:
             return f"{source}:{lines[path[:length]]}"
+        for origin_path, origin in origins.items():
+            if origin_path[:length] == path[:length]:  # a section that the file lacks and an option made
+                return origin
     return source
 
 
@@ -82,27 +85,31 @@ def _explain(detail: ErrorDetails) -> tuple[Path, str, str]:
     context: dict[str, Any] = detail.get("ctx", {})
     if kind == "extra_forbidden":
         return path, *_unknown_key(path)
-    description = _description(path)
+    hint = _hint(path)
     if kind == "missing":
-        return path, "is missing", f"it is {description}" if description else ""
+        return path, "is missing", hint
     cause = context.get("error")
     if isinstance(cause, KeyConflictError):
-        return (*path, *cause.key), str(cause), cause.remedy
+        return (*path, *cause.key), str(cause), cause.remedy.replace(".N.", f".{path[-1]}." if path else ".0.")
     if isinstance(cause, UnitError):
         problem, _, remedy = str(cause).partition("; ")
-        return path, problem, remedy
+        return path, problem, remedy if remedy.startswith("write") else hint
     if given is None and kind in _KINDS:
-        return path, "has no value", f"it is {description}" if description else ""
+        return path, "has no value", hint
     if kind == "literal_error":
         return path, *_not_a_choice(path, given)
     if kind in _BOUNDS:
         name, text = _BOUNDS[kind]
-        return path, f"is {given!r}; it {text.format(f'{context[name]:g}')}", f"it is {description}"
+        return path, f"is {given!r}; it {text.format(f'{context[name]:g}')}", hint
     if kind in _KINDS:
-        return path, f"{_shown(given)} is not {_KINDS[kind]}", f"it is {description}" if description else ""
+        return path, f"{_shown(given)} is not {_KINDS[kind]}", hint
+    if kind == "string_pattern_mismatch" and path[-1] != "name":
+        return path, f"{_shown(given)} is not well formed", hint
+    if kind == "too_short" and given in ((), []):
+        return path, "is empty", hint
     if kind == "string_pattern_mismatch":
         return path, f"{_shown(given)} is not a name", "use 1 to 40 letters, digits, _ . or -, a letter or digit first"
-    return path, f"{detail['msg']}, and it is {_shown(given)}", f"it is {description}" if description else ""
+    return path, f"{detail['msg']}, and it is {_shown(given)}", hint
 
 
 def _shown(value: object) -> str:
@@ -155,10 +162,10 @@ def _model_at(path: Path) -> type[BaseModel] | None:
     return _as_model(_annotation_at(path))
 
 
-def _description(path: Path) -> str:
+def _hint(path: Path) -> str:
     model = _model_at(path[:-1]) if path else None
     field = model.model_fields.get(str(path[-1])) if model else None
-    return (field.description or "") if field else ""
+    return f"{path[-1]}: {field.description}" if field and field.description else ""
 
 
 def _choices(annotation: Any) -> list[str]:

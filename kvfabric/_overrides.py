@@ -42,12 +42,14 @@ def _value(raw: str, origin: str) -> Any:
         raise BadInput(f"{origin}: {error}", "quote the value for your shell: --set 'key={a: 1, b: 2}'") from None
 
 
-def apply(tree: Any, override: Override) -> None:
+def apply(tree: Any, override: Override) -> Path:
     """Put the value into ``tree`` in place. Sections that are missing are made; the item after a list's last is added.
+    Returns the path with every key as it is in the tree: text in a section, a number in a list.
 
     Raises BadInput if the path goes through a value that holds no keys, or past the end of a list.
     """
     node = tree
+    real: Path = ()
     for depth, part in enumerate(override.path):
         last = depth == len(override.path) - 1
         here = ".".join(str(step) for step in override.path[:depth])
@@ -56,7 +58,7 @@ def apply(tree: Any, override: Override) -> None:
                 raise BadInput(f"{override.origin}: {here} is a list", f"number its items from 0: {here}.0.{part}")
             if part > len(node):
                 raise BadInput(
-                    f"{override.origin}: {here} has {len(node)} items", f"write {here}.{len(node)} to add the next one"
+                    f"{override.origin}: {here} ends at item {len(node) - 1}", f"write {here}.{len(node)} to add the next one"
                 )
             if part == len(node):
                 node.append({})
@@ -73,7 +75,9 @@ def apply(tree: Any, override: Override) -> None:
                 node[key] = {}
         else:
             raise BadInput(f"{override.origin}: {here} is a value, it holds no keys", "see docs/scenario.md")
+        real = (*real, key)
         if last:
             node[key] = override.value
         else:
             node = node[key]
+    return real

@@ -8,9 +8,10 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from kvfabric._quantities import PositiveTime, Rate, Size, Time
+from kvfabric._section import KeyConflictError, Section
 from topo.cluster import Cluster
 from topo.fabric import FabricError
 from topo.leafspine import parse_ratio, uplinks_for
@@ -18,42 +19,8 @@ from topo.leafspine import parse_ratio, uplinks_for
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")]
 """A name that is safe as part of a file's name: 1 to 40 of A-Z a-z 0-9 _ . - and no leading sign."""
 
-NOT_YET: dict[str, tuple[str, ...]] = {
-    "fabric.kind": ("ocs",),
-    "fabric.routing": ("pinned", "adaptive", "hedera", "ark", "srpt", "ceiling"),
-    "fabric.dataplane": ("openflow",),
-    "workload.loop": ("closed",),
-}
-"""Values the design has and this version lacks: refused by name, so that nobody takes them for a typing mistake."""
 
-
-_Key = tuple[str | int, ...]
-
-
-class KeyConflictError(ValueError):
-    """A value that is right by itself and wrong beside others.
-
-    ``key`` (and ``also``, the keys it disagrees with) are relative to the section that found it.
-    """
-
-    def __init__(self, key: _Key, problem: str, remedy: str, *, also: tuple[_Key, ...] = ()) -> None:
-        super().__init__(problem)
-        self.key = key
-        self.remedy = remedy
-        self.also = also
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,  # "4" is not 4 and true is not 1
-        allow_inf_nan=False,
-        regex_engine="python-re",
-    )
-
-
-class ClusterSpec(_Section):
+class ClusterSpec(Section):
     """The serving cluster: instances of ``tp`` GPUs, in racks that do not mix prefill and decode."""
 
     model: str = Field(
@@ -87,7 +54,7 @@ class ClusterSpec(_Section):
         return Cluster(prefill=self.prefill, decode=self.decode, tp=self.tp, rack=self.rack)
 
 
-class FabricSpec(_Section):
+class FabricSpec(Section):
     """The network between the GPUs."""
 
     kind: Literal["leaf-spine"] = Field(default="leaf-spine", description="kind of fabric")
@@ -104,7 +71,7 @@ class FabricSpec(_Section):
         if self.ratio is not None and self.uplinks is not None:
             raise KeyConflictError(
                 ("uplinks",),
-                "is given beside ratio; one would be ignored",
+                "is given beside ratio",
                 "remove one of them (--set fabric.ratio=null)",
             )
         if self.ratio is not None:
@@ -123,7 +90,7 @@ class FabricSpec(_Section):
         return uplinks_for(hosts_per_leaf, parse_ratio(self.ratio))
 
 
-class TenantSpec(_Section):
+class TenantSpec(Section):
     """One source of turns: a trace or a generator. It offers ``share`` x ``load`` of the prefill instances' time."""
 
     name: Name = Field(description="name of the tenant in records")
@@ -132,6 +99,9 @@ class TenantSpec(_Section):
     )
     generator: Literal["agentic"] | None = Field(
         default=None, description="synthetic turns with the published statistics, labelled synthetic in every record"
+    )
+    mode: Literal["layerwise", "pull"] | None = Field(
+        default=None, description="how its KV moves, where that differs from workload.mode"
     )
     share: float = Field(default=1.0, gt=0, le=1, description="share of the cluster that is its own; at most 1 in all")
     load: Annotated[float, Field(gt=0, le=4)] | Literal["as-recorded"] = Field(
@@ -145,10 +115,13 @@ class TenantSpec(_Section):
         default=None, description="how much of the trace to take, in its own time; left out: to its end"
     )
     limit: int | None = Field(default=None, ge=1, description="rows of the trace at most; left out: all")
+    spread: bool = Field(default=True, description="spread rows whose times are rounded (Mooncake: to 3 s) over their interval")
     skip_bad: bool = Field(default=False, description="count malformed rows and go on, or stop at the first")
 
     @model_validator(mode="after")
     def _one_source(self) -> TenantSpec:
+        if self.name == "all":
+            raise KeyConflictError(("name",), "'all' is the name of the total in records", "call the tenant something else")
         if self.trace is None and self.generator is None:
             raise KeyConflictError(
                 ("trace",),
@@ -165,13 +138,13 @@ class TenantSpec(_Section):
         if self.generator is not None:
             if self.load == "as-recorded":
                 raise KeyConflictError(("load",), "a generator has no recorded times", "write a load like 0.6")
-            for key in ("format", "start", "window", "limit", "skip_bad"):
+            for key in ("format", "start", "window", "limit", "spread", "skip_bad"):
                 if getattr(self, key) != type(self).model_fields[key].default:
                     raise KeyConflictError((key,), "means nothing to a generator", f"remove {key}, or give a trace")
         return self
 
 
-class WorkloadSpec(_Section):
+class WorkloadSpec(Section):
     """What is served, and how its KV moves."""
 
     mode: Literal["layerwise", "pull"] = Field(
@@ -195,19 +168,22 @@ class WorkloadSpec(_Section):
         total = sum(tenant.share for tenant in self.tenants)
         if total > 1 + 1e-9:
             raise KeyConflictError(
-                ("tenants",), f"the shares add up to {total:.4g}", "shares are of the one cluster: at most 1 in all"
+                ("tenants",),
+                f"the shares add up to {total:.4g}",
+                "shares are of the one cluster: at most 1 in all",
+                also=tuple(("tenants", index, "share") for index in range(len(self.tenants))),
             )
         return self
 
 
-class ScaleSpec(_Section):
+class ScaleSpec(Section):
     """How the real cluster is shrunk onto this machine."""
 
     rate: Rate = Field(description="emulated goodput of one link")
     time: float = Field(default=1.0, ge=1, le=10_000, description="emulated time per real time: 5 is five times slower")
 
 
-class SloSpec(_Section):
+class SloSpec(Section):
     """When a turn counts as served in time."""
 
     ttft_over_prefill: float = Field(
@@ -215,14 +191,14 @@ class SloSpec(_Section):
     )
 
 
-class OffloadSpec(_Section):
+class OffloadSpec(Section):
     """Segmentation offloads of the emulated hosts; with them on, packets are up to 64 KB and no link is a fluid."""
 
     tso: bool = Field(default=False, description="TCP segmentation offload")
     gso: bool = Field(default=False, description="generic segmentation offload")
 
 
-class EmulationSpec(_Section):
+class EmulationSpec(Section):
     """How packets are made to behave. Sizes and times here are emulated ones."""
 
     mtu: int = Field(default=9000, ge=576, le=65535, description="bytes of an IP packet")
@@ -251,7 +227,7 @@ class EmulationSpec(_Section):
         return self
 
 
-class Scenario(_Section):
+class Scenario(Section):
     """One experiment, complete and validated. Hash and equality go by value."""
 
     name: Name = Field(description="name of the scenario in records")

@@ -125,10 +125,9 @@ def parse_scenario(text: str, *, source: str, folder: Path | None = None, overri
     origins: dict[_yaml.Path, str] = {}
     for item in overrides:
         override = parse_set(item) if isinstance(item, str) else item
-        _overrides.apply(tree, override)
-        # The last option on a path is the one to name.
-        origins.pop(override.path, None)
-        origins[override.path] = override.origin
+        path = _overrides.apply(tree, override)
+        origins = {known: origin for known, origin in origins.items() if known[: len(path)] != path}
+        origins[path] = override.origin
     if folder is not None:
         for path in _file_keys(tree):
             spot = _complaints.where(path, source, document.lines, origins)

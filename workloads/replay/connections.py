@@ -1,0 +1,168 @@
+"""Connections between hosts: both ends in this process, each socket in the namespace of its host.
+
+The pool is the network's edge for the engine: it opens a connection for a (source, destination, slot), hands the accepted
+end to the flow it was opened for, and keeps idle connections for the next flow of that slot when they are to be reused.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+LISTEN_PORT = 7000
+_FIRST_PORT = 8192
+_PORTS = 48_000
+
+
+class HostNamespace(Protocol):
+    """What is needed of a host's namespace: to enter it for a moment."""
+
+    def entered(self) -> object:
+        """A context manager: this thread is inside for its duration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A host as the replay sees it."""
+
+    name: str
+    address: str
+    namespace: HostNamespace
+
+
+@dataclass(frozen=True, slots=True)
+class SocketSettings:
+    """How every connection is set up. Sizes in bytes.
+
+    ``receive_window`` is asked of SO_RCVBUF before the listen, so that it holds from the first segment on;
+    ``classes`` is the number of flow classes of the fair queue: a slot's source port lies in class slot mod classes.
+    """
+
+    congestion_control: str
+    receive_window: int
+    send_buffer: int = 131_072
+    send_chunk: int = 30_000
+    read_chunk: int = 9_000
+    classes: int = 64
+    reuse: bool = True
+
+
+class Connection:
+    """One TCP connection and the flow it serves now."""
+
+    __slots__ = ("accepted", "cold", "connected", "destination", "dport", "retransmissions", "rtos", "sender", "source", "sport")
+
+    def __init__(self, source: str, destination: str, sender: socket.socket, sport: int) -> None:
+        self.source = source
+        self.destination = destination
+        self.sender = sender
+        self.accepted: socket.socket | None = None
+        self.sport = sport
+        self.dport = LISTEN_PORT
+        self.cold = True
+        self.connected = False
+        self.retransmissions = 0
+        self.rtos = 0
+
+    def close(self) -> None:
+        self.sender.close()
+        if self.accepted is not None:
+            self.accepted.close()
+
+
+class ConnectionPool:
+    """Opens, keeps and closes connections. Raises OSError when the kernel refuses a socket or an option."""
+
+    def __init__(self, endpoints: Mapping[str, Endpoint], settings: SocketSettings) -> None:
+        self.settings = settings
+        self._endpoints = endpoints
+        self._at = {endpoint.address: name for name, endpoint in endpoints.items()}
+        self._round: dict[tuple[str, int], int] = {}
+        self._idle: dict[tuple[str, str, int], list[Connection]] = {}
+        self.listeners: dict[str, socket.socket] = {}
+
+    def listen(self, host: str) -> socket.socket | None:
+        """The listening socket of a host if it is made by this call; None when it already listens."""
+        if host in self.listeners:
+            return None
+        endpoint = self._endpoints[host]
+        with endpoint.namespace.entered():  # type: ignore[attr-defined]
+            listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.settings.receive_window)
+        self._control(listener)
+        listener.bind((endpoint.address, LISTEN_PORT))
+        listener.listen(4096)
+        self.listeners[host] = listener
+        return listener
+
+    def take(self, source: str, destination: str, slot: int) -> Connection | None:
+        """An idle connection of this slot, warm; None when there is none."""
+        waiting = self._idle.get((source, destination, slot))
+        return waiting.pop() if waiting else None
+
+    def give_back(self, connection: Connection, slot: int) -> bool:
+        """Keep a connection whose flow is done, or close it when connections are not reused. True if it was kept."""
+        if not self.settings.reuse:
+            connection.close()
+            return False
+        connection.cold = False
+        self._idle.setdefault((connection.source, connection.destination, slot), []).append(connection)
+        return True
+
+    def open(self, source: str, destination: str, slot: int) -> Connection:
+        """Begin to connect, from the next free source port of the slot's class."""
+        origin, target = self._endpoints[source], self._endpoints[destination]
+        with origin.namespace.entered():  # type: ignore[attr-defined]
+            sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.settings.send_buffer)
+            sender.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._control(sender)
+            sport = self._bind(sender, origin, slot)
+            code = sender.connect_ex((target.address, LISTEN_PORT))
+            if code not in (0, errno.EINPROGRESS):
+                raise OSError(code, f"{source} cannot connect to {destination}")
+        except BaseException:
+            sender.close()
+            raise
+        return Connection(source, destination, sender, sport)
+
+    def _bind(self, sender: socket.socket, origin: Endpoint, slot: int) -> int:
+        classes = self.settings.classes
+        wanted = (slot - LISTEN_PORT) % classes  # class of a flow: (sport + dport) mod classes
+        key = (origin.name, slot % classes)
+        rounds = _PORTS // classes
+        for _attempt in range(rounds):
+            turn = self._round.get(key, 0)
+            self._round[key] = (turn + 1) % rounds
+            sport = _FIRST_PORT + turn * classes + wanted
+            try:
+                sender.bind((origin.address, sport))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                continue
+            return sport
+        raise OSError(errno.EADDRINUSE, f"{origin.name} has no free source port in flow class {slot % classes}")
+
+    def _control(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self.settings.congestion_control.encode())
+
+    def source_of(self, address: str) -> str | None:
+        """The host at an address; None for a stranger."""
+        return self._at.get(address)
+
+    def close(self) -> None:
+        """Close the idle connections and the listeners."""
+        for waiting in self._idle.values():
+            for connection in waiting:
+                connection.close()
+        self._idle.clear()
+        for listener in self.listeners.values():
+            listener.close()
+        self.listeners.clear()

@@ -1,0 +1,75 @@
+"""A flow to be replayed, and what became of it. Times are emulated seconds on the engine's clock, bytes are emulated bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSpec:
+    """One flow between two hosts.
+
+    ``released_at`` and ``released_bytes`` say how many bytes (cumulative) may leave from when on; the last entry is the
+    flow's size. ``head_bytes`` marks the part whose arrival is reported separately (0: none). ``slot`` chooses the
+    connection: the source port, and with it the flow class and the path, follow from it. ``check`` compares every byte.
+    """
+
+    id: int
+    source: str
+    destination: str
+    slot: int
+    released_at: tuple[float, ...]
+    released_bytes: tuple[int, ...]
+    head_bytes: int = 0
+    check: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return self.released_bytes[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowResult:
+    """A flow's account. ``actual_send`` is its first packet (the SYN of a cold connection, data on a warm one).
+
+    ``failed`` is None for a flow whose every byte was received; ``content_ok`` None when it was not compared.
+    """
+
+    spec: FlowSpec
+    sport: int
+    dport: int
+    cold: bool
+    actual_send: float
+    head_delivered: float | None
+    delivered: float
+    received: int
+    retransmissions: int
+    rto_count: int | None
+    snd_wnd: int | None
+    busy_s: float
+    content_ok: bool | None
+    failed: str | None
+
+    @property
+    def planned_send(self) -> float:
+        return self.spec.released_at[0]
+
+    @property
+    def lateness(self) -> float:
+        """Seconds between the planned and the actual first packet."""
+        return self.actual_send - self.planned_send
+
+    @property
+    def fct(self) -> float:
+        """Seconds from the first packet to the last byte's arrival (what it was late before that is ``lateness``)."""
+        return self.delivered - self.actual_send
+
+
+def ideal_fct(released_at: Sequence[float], released_bytes: Sequence[int], rate_Bps: float) -> float:
+    """FCT of the same transfer alone at ``rate_Bps``: no byte leaves before its release, none faster than the rate."""
+    done, before = released_at[0], 0
+    for at, cumulative in zip(released_at, released_bytes, strict=True):
+        done = max(done, at) + (cumulative - before) / rate_Bps
+        before = cumulative
+    return done - released_at[0]
