@@ -10,7 +10,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,6 +100,11 @@ class Namespace:
         with self.entered():
             return {key: _set_sysctl(key, value, self.name) for key, value in values.items()}
 
+    def read_sysctls(self, keys: Sequence[str]) -> dict[str, str]:
+        """What sysctls read inside, now."""
+        with self.entered():
+            return {key: _read_sysctl(key) for key in keys}
+
     def offload(self, device: str, settings: Mapping[str, bool]) -> None:
         """Switch offloads (tx, sg, tso, gso, gro) of a device on or off. Raises OSError."""
         for feature, on in settings.items():
@@ -129,11 +134,15 @@ class Namespace:
         self.fd = -1
 
 
+def _read_sysctl(key: str) -> str:
+    return " ".join((Path("/proc/sys") / key.replace(".", "/")).read_text().split())
+
+
 def _set_sysctl(key: str, value: str, where: str) -> str:
     path = Path("/proc/sys") / key.replace(".", "/")
     try:
         path.write_text(value)
-        read = " ".join(path.read_text().split())
+        read = _read_sysctl(key)
     except OSError as error:
         raise SysctlError(error.errno, f"{where}: sysctl {key}={value}: {error.strerror}") from None
     if read != value:

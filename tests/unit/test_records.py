@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from run_samples import FLOW_ROW, LINK, TRANSFER
 
 from kvfabric.errors import BadInput
 from kvfabric.records import RecordWriter, read_rows, read_table, schema, write_json, write_manifest
@@ -25,25 +26,16 @@ pytestmark = pytest.mark.unit
 
 TURN = Turn(3, "chat", "s1", 1.5, 100, 10, 5, "trace:4")
 FINISHED = TurnFinished(TURN, 0, 1, True, 1000, 100, 2.0, 3.0, 3.5, 1.0, None, 2.5)
-LINK = LinkRow(1.0, 1.0, "leaf0-eth0", "spine0-eth0", 1e6, 1.1e6, 1000, 0.001, 0, 0)
-FLOW = FlowRow(
-    flow=1, transfer=3, position=0, source="h0", destination="h1", source_address="10.0.0.1",
-    destination_address="10.0.0.2", sport=8192, dport=7000, cold=True, bytes_emu=1000, planned_send_emu_s=1.0,
-    actual_send_emu_s=1.001, lateness_emu_s=0.001, delivered_emu_s=1.5, fct_emu_s=0.499, fct_s=0.0499,
-    ideal_fct_emu_s=0.49, slowdown=1.018, path_predicted="h0>leaf0>h1", path_realised="h0>leaf0>h1", retransmissions=0,
-    rto_count=None, snd_wnd_bytes=16384, content_checked=False, content_ok=None, sender_limited=False, status="completed",
-)  # fmt: skip
-TRANSFER = TransferRow(3, 3, 0, 1, "layerwise", 1000, 100, 2, 2.0, 3.5, 1.5, 1.2, 1.25, "completed")
 
 
 def test_rows_written_are_the_rows_read(tmp_path: Path) -> None:
     request = RequestRow.finished(FINISHED)
     writer = RecordWriter(tmp_path / "run")
-    writer.add(request, TRANSFER, FLOW, LINK, replace(LINK, time_emu_s=2.0))
+    writer.add(request, TRANSFER, FLOW_ROW, LINK, replace(LINK, time_emu_s=2.0))
     writer.close()
     assert list(read_rows(tmp_path / "run", RequestRow)) == [request]
     assert list(read_rows(tmp_path / "run", TransferRow)) == [TRANSFER]
-    assert list(read_rows(tmp_path / "run", FlowRow)) == [FLOW]
+    assert list(read_rows(tmp_path / "run", FlowRow)) == [FLOW_ROW]
     assert [row.time_emu_s for row in read_rows(tmp_path / "run", LinkRow)] == [1.0, 2.0]
     assert writer.rows == {"requests": 1, "transfers": 1, "flows": 1, "links": 2}
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from run_samples import FLOW_ROW as FLOW
+from run_samples import GOOD
 
 from kvfabric.rows import FlowRow, RequestRow
 from kvfabric.summary import RunFacts, render_summary, statistics, summarise
 from kvfabric.verdict import Verdict, judge
-from tests.unit.test_records import FLOW
-from tests.unit.test_verdict import GOOD
 from workloads.events import StartTransfer, TurnFinished
 from workloads.turns import Turn
 

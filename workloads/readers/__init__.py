@@ -44,7 +44,10 @@ def detect_format(path: str | Path) -> str:
     if path.suffix == ".jsonl" and '"timestamp"' in text:
         return "mooncake"
     raise TraceError(
-        str(path), None, None, f"is in no format known here; it can be one of {', '.join(FORMATS)}, named by the format option"
+        str(path),
+        None,
+        None,
+        f"is in no format known here; it can be one of {', '.join(FORMATS)}, named by the format option",
     )
 
 

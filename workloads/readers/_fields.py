@@ -26,14 +26,14 @@ class Row:
 
     @property
     def source(self) -> str:
-        """"file:line" or "file#step"."""
+        """ "file:line" or "file#step"."""
         return TraceError(self.file, self.line, None, "").where
 
     def error(self, field: str | None, message: str) -> TraceError:
         return TraceError(self.file, self.line, field, message)
 
     def number(self, field: str, *, low: float = 0.0, high: float = math.inf) -> float:
-        """A finite number, from text where the format has only text. Raises TraceError."""
+        """A finite number; text that looks like one is not. Raises TraceError."""
         value = self.values.get(field)
         if value is None or value == "":
             raise self.error(field, "is missing; every row needs it")
@@ -68,7 +68,9 @@ class Row:
             raise self.error(field, f"is {_short(value)}, not a list; write the ids of the prompt's blocks")
         for item in value:
             if type(item) is not int:
-                raise self.error(field, f"holds {_short(item)}, not a whole number; write the ids of the prompt's blocks")
+                raise self.error(
+                    field, f"holds {_short(item)}, not a whole number; write the ids of the prompt's blocks"
+                )
         return value
 
     def text(self, field: str) -> str:

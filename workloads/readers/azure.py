@@ -35,7 +35,9 @@ def read(path: Path, *, skip_bad: bool = False) -> Trace:
             row = _row(path, number, content, columns)
             at_ns = parse_stamp(row, "TIMESTAMP")
             if into.turns and at_ns < last_ns:
-                raise row.error("TIMESTAMP", f"{row.values['TIMESTAMP']} is before the row above; sort the file by time")
+                raise row.error(
+                    "TIMESTAMP", f"{row.values['TIMESTAMP']} is before the row above; sort the file by time"
+                )
             new, output = row.count("ContextTokens", low=1), row.count("GeneratedTokens")
         except TraceError as error:
             into.bad(error)
@@ -77,15 +79,18 @@ def _row(path: Path, number: int, content: bytes, columns: list[str]) -> Row:
         raise TraceError(str(path), number, None, f"is not a line of CSV ({error}); correct or remove it") from error
     if len(cells) != len(columns):
         raise TraceError(
-            str(path), number, None, f"has {len(cells)} columns where the header has {len(columns)}; correct or remove it"
+            str(path),
+            number,
+            None,
+            f"has {len(cells)} columns where the header has {len(columns)}; correct or remove it",
         )
     values: dict[str, object] = {}
     for name, cell in zip(columns, cells, strict=True):
-        values[name] = cell if name == "TIMESTAMP" else _number(cell.strip())
+        values[name] = cell if name == "TIMESTAMP" else cell_value(cell.strip())
     return Row(str(path), number, values)
 
 
-def _number(cell: str) -> object:
+def cell_value(cell: str) -> object:
     """A CSV has only text: what reads as a number becomes one, anything else stays and is refused by its type."""
     if _WHOLE.fullmatch(cell):
         return int(cell)

@@ -109,7 +109,10 @@ def _check_unit(into: Collector) -> None:
     for low, unit in ((1e6, "seconds"), (1e12, "microseconds"), (1e15, "nanoseconds")):
         if low <= first < 3 * low and len(turns) > 1:
             raise TraceError(
-                into.path, None, "timestamp", f"the first one, {first * 1e3:.0f}, is {unit} since 1970; it must be milliseconds"
+                into.path,
+                None,
+                "timestamp",
+                f"the first one, {first * 1e3:.0f}, is {unit} since 1970; it must be milliseconds",
             )
     span = last - first
     if span > 0 and len(turns) >= UNIT_ROWS:
@@ -163,8 +166,6 @@ def _spread(turns: list[TraceTurn], quantum_s: float) -> list[TraceTurn]:
             end += 1
         # Not beyond one step: an empty step is an idle one, and not to be filled.
         room = min(turns[end].time_s - time_s, quantum_s) if end < len(turns) else quantum_s
-        spread += [
-            replace(turns[at], time_s=time_s + room * (at - start) / (end - start)) for at in range(start, end)
-        ]
+        spread += [replace(turns[at], time_s=time_s + room * (at - start) / (end - start)) for at in range(start, end)]
         start = end
     return spread

@@ -53,19 +53,22 @@ class _Live:
 
 
 class ReplayEngine:
-    """Drives flows between endpoints. ``on_head`` and ``on_done`` are called in the loop, so they must be quick.
+    """Drives flows between endpoints. ``on_head`` and ``on_done`` are called in the loop, so they must be quick; ``on_open``
+    hears (source, destination, sport, dport) of every connection as it opens.
 
     Times are ``time.monotonic`` seconds. Raises OSError when sockets cannot be made.
     """
 
     def __init__(self, endpoints: Mapping[str, Endpoint], settings: SocketSettings, pattern: Pattern, *,
                  on_head: Callable[[FlowSpec, float], None] | None = None,
-                 on_done: Callable[[FlowResult], None] | None = None) -> None:  # fmt: skip
+                 on_done: Callable[[FlowResult], None] | None = None,
+                 on_open: Callable[[str, str, int, int], None] | None = None) -> None:  # fmt: skip
         self.pool = ConnectionPool(endpoints, settings)
         self.settings = settings
         self.pattern = pattern
         self.on_head = on_head
         self.on_done = on_done
+        self._on_open = on_open
         self._epoll = select.epoll()
         self._timer = TimerFd()
         self._epoll.register(self._timer.fd, _IN)
@@ -208,6 +211,8 @@ class ReplayEngine:
 
     def _expect(self, connection: Connection, slot: int) -> None:
         self._opening[connection.source, connection.sport, connection.destination] = connection
+        if self._on_open is not None:
+            self._on_open(connection.source, connection.destination, connection.sport, connection.dport)
         fd = connection.sender.fileno()
         self._handlers[fd] = lambda events: self._on_sender(connection, slot, events)
         self._epoll.register(fd, _OUT)

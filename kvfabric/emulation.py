@@ -1,0 +1,316 @@
+"""One emulated run, inside its sandbox: build, check, replay, observe, judge, write.
+
+The order matters and is here; what each step does is in its own module.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from kvfabric.evidence import Evidence, FlowEvidence
+from kvfabric.fabric_ports import FabricReader, port_plans
+from kvfabric.flow_log import FlowLog
+from kvfabric.machine import host_facts
+from kvfabric.observer import Observation, Observer, ObserverSettings, ProgressPlan
+from kvfabric.preflight import Preflight, preflight
+from kvfabric.records import RecordWriter, write_manifest
+from kvfabric.rows import FlowRow, RequestRow, TransferRow
+from kvfabric.sandbox import StopSignals
+from kvfabric.scenario import Scenario
+from kvfabric.summary import RunFacts, summarise
+from kvfabric.testbed import build_testbed, endpoints, host_sysctls, link_settings, socket_settings
+from kvfabric.verdict import Verdict, judge
+from kvfabric.workload import Workload, serving_model
+from topo.cluster import Role
+from topo.emulated import EmulatedFabric
+from topo.leafspine import host_name
+from topo.scale import Scale
+from workloads.events import TurnFinished
+from workloads.replay.driver import LiveTransfer, TurnReplay
+from workloads.replay.engine import ReplayEngine
+from workloads.replay.flows import ideal_fct
+from workloads.replay.pattern import Pattern
+
+_LEAD_S = 0.3
+"""Emulated seconds between the last preparation and the start of the window."""
+_MAX_PREPARED = 4096
+_PREPARE_S = 20.0
+PUBLISH = Path("/run/netns")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a run: its summary document and its verdict."""
+
+    summary: dict[str, object]
+    verdict: Verdict
+    interrupted: str | None
+
+
+class _Log:
+    """Everything that has ended, as rows: sent to the observer as they come, kept for the summary."""
+
+    def __init__(self, scale: Scale, flow_log: FlowLog, send: Callable[..., None], tp: int) -> None:
+        self.requests: list[RequestRow] = []
+        self.transfers: list[TransferRow] = []
+        self._scale = scale
+        self._flow_log = flow_log
+        self._send = send
+        self._tp = tp
+
+    def turn(self, end: TurnFinished) -> None:
+        row = RequestRow.finished(end)
+        self.requests.append(row)
+        self._send(row)
+
+    def transfer(self, live: LiveTransfer) -> None:
+        self.transfers.append(row := self._transfer_row(live))
+        self._send(row)
+
+    def _transfer_row(self, live: LiveTransfer) -> TransferRow:
+        start, schedule = live.start, live.schedule
+        ideal = self._scale.to_real_time(ideal_fct(live.specs[0].released_at, live.specs[0].released_bytes, self._flow_log.rate_Bps))
+        done = live.ended_s is not None and live.failed is None
+        fct = live.ended_s - schedule.at_s[0] if live.ended_s is not None and done else None
+        status = "completed" if done else "failed" if live.failed is not None else "unfinished"
+        return TransferRow(
+            start.transfer, start.turn, start.prefill, start.decode, start.mode, start.head_bytes, start.tail_bytes, self._tp,
+            schedule.at_s[0], live.ended_s if done else None, fct, ideal, None if fct is None else fct / ideal, status,
+        )  # fmt: skip
+
+
+def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, progress: bool, rows: str = "") -> Outcome:
+    """Run it. Raises KvfabricError for what stops a run before or without a verdict; OSError when the kernel refuses."""
+    began = monotonic()
+    scale = Scale(scenario.fabric.rate, scenario.scale.rate, scenario.scale.time)
+    writer = RecordWriter(out, csv=csv)
+    manifest: dict[str, object] = {
+        "scenario": scenario.resolved(),
+        "engine": "emulation",
+        "seed": scenario.seed,
+        "offered_digest": workload.offered.digest,
+        "workload": workload.describe(),
+        "host": host_facts(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    write_manifest(out, manifest, "running")
+    with ExitStack() as undo, StopSignals() as signals:
+        fabric = undo.enter_context(build_testbed(scenario, PUBLISH))
+        manifest["network"] = _network_facts(scenario, fabric)
+        manifest["bring_up_s"] = monotonic() - began
+        faults_start = tuple(fabric.shaping_faults())
+        plan = ProgressPlan(
+            offered=len(workload.offered.turns),
+            arrivals_end_emu_s=scale.to_emu_time(scenario.window),
+            time_scale=scenario.scale.time,
+        )
+        settings = ObserverSettings(progress=plan if progress else None)
+        observer = Observer.start(writer, port_plans(fabric), lambda: FabricReader(fabric), settings)
+        undo.callback(observer.kill)
+        run = _Run(scenario, workload, scale, fabric, observer, signals, undo)
+        run.execute()
+        observer.end()
+        faults_end = tuple(fabric.shaping_faults())
+        run.close_books()
+        observation = observer.stop()
+        verdict = judge(run.evidence(observation, faults_start, faults_end))
+        facts = RunFacts(
+            scenario=scenario.name,
+            engine="emulation",
+            fabric=f"{scenario.fabric.kind} {scenario.fabric.ratio or f'{scenario.uplinks} uplinks'} {scenario.fabric.routing}",
+            offered_digest=workload.offered.digest,
+            ended_s=run.ended_s,
+            time_scale=scenario.scale.time,
+            wall_s=monotonic() - began,
+            slo_factor=scenario.slo.ttft_over_prefill,
+        )
+        summary = summarise(facts, verdict, run.log.requests, run.flow_log.rows)
+        manifest |= {"wall_s": facts.wall_s, "calibrated_share": run.preflight.calibrated, "concurrent_flows_peak": run.peak}
+        manifest["rows"] = dict(observation.rows)
+        write_manifest(out, manifest, "interrupted" if signals.requested else "finished")
+        return Outcome(summary, verdict, signals.requested)
+
+
+def _network_facts(scenario: Scenario, fabric: EmulatedFabric) -> dict[str, object]:
+    """Every setting that was put into the kernel, as read back from it."""
+    settings = link_settings(scenario)
+    shapes = {rate: settings.shape(rate) for rate in set(fabric.fabric.rate_of.values())}
+    offloads = Counter(str(sorted(state.items())) for state in fabric.offloads().values())
+    return {
+        "nodes": len(fabric.fabric.nodes),
+        "links": len(fabric.fabric.links),
+        "hash_seeds": fabric.seeds,
+        "sysctls": {node.name: dict(fabric.node(node.name).sysctls) for node in fabric.fabric.nodes},
+        "shapes": [
+            {"goodput_Bps": rate, "wire_Bps": shape.wire_Bps, "frame": shape.frame, "queue": shape.queue.value,
+             "classes": shape.classes, "limit_packets": shape.limit, "mtu": shape.mtu}
+            for rate, shape in shapes.items()
+        ],
+        "offloads": [{"state": state, "ports": count} for state, count in offloads.items()],
+    }  # fmt: skip
+
+
+class _Run:
+    """The replay of one run and what it leaves to be judged."""
+
+    def __init__(self, scenario: Scenario, workload: Workload, scale: Scale, fabric: EmulatedFabric, observer: Observer,
+                 signals: StopSignals, undo: ExitStack) -> None:  # fmt: skip
+        self.scenario = scenario
+        self.workload = workload
+        self.scale = scale
+        self.observer = observer
+        self.signals = signals
+        self.flow_log = FlowLog(fabric, scale, scenario.scale.rate, scenario.cluster.tp)
+        self.log = _Log(scale, self.flow_log, observer.send, scenario.cluster.tp)
+        self.preflight = Preflight((), (), None)
+        self.peak = 0
+        self.ended_s = 0.0
+        self.epoch = 0.0
+        self._fabric = fabric
+        self._pattern = Pattern(scenario.seed)
+        undo.callback(self._pattern.close)
+        self._engine = ReplayEngine(
+            endpoints(fabric), socket_settings(scenario), self._pattern, on_open=self.flow_log.predict
+        )
+        undo.callback(self._engine.close)
+        self._model = serving_model(scenario, workload)
+        self._replay: TurnReplay | None = None
+
+    def execute(self) -> None:
+        """Preflight, then the window, until every turn is done or the drain is over or somebody stops it."""
+        engine = self._engine
+        engine.watch(self.signals.fileno(), engine.stop)
+        engine.watch(self.observer.fileno(), self.observer.check)
+        self.preflight = preflight(engine, self.scenario.cluster_layout(), self.scenario.scale.rate)
+        self.epoch = monotonic()
+        if self.preflight.delivery or self.preflight.calibration or self.signals.requested:
+            self.observer.begin(self.epoch)
+            return
+        self._prepare()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        try:
+            self.epoch = monotonic() + _LEAD_S
+            self.observer.begin(self.epoch)
+            draw = random.Random(f"content {self.scenario.seed}")
+            share = self.scenario.emulation.content_check
+            wanted: dict[int, bool] = {}
+            self._replay = TurnReplay(
+                engine, self._model, self.scale,
+                tp=self.scenario.cluster.tp,
+                epoch=self.epoch,
+                checked=lambda flow: wanted.setdefault(flow, draw.random() < share),
+                on_turn=self.log.turn,
+                on_transfer=self.log.transfer,
+                on_flow=lambda result: self.flow_log.add(result, self.epoch),
+            )  # fmt: skip
+            self._replay.run(self.workload.offered.turns, give_up_s=self.scenario.window + self.scenario.drain)
+        finally:
+            gc.enable()
+            gc.unfreeze()
+        self.peak = engine.concurrent_peak
+
+    def _prepare(self) -> None:
+        """With connections that are reused, open them all before the window: an engine in service has them open too."""
+        cluster, classes = self.scenario.cluster, self.scenario.emulation.classes
+        pairs = cluster.prefill * cluster.decode
+        if self.scenario.emulation.connections != "reused" or classes % cluster.tp or pairs * classes > _MAX_PREPARED:
+            return
+        for prefill in range(cluster.prefill):
+            for decode in range(cluster.decode):
+                for slot in range(classes):
+                    position = slot % cluster.tp
+                    self._engine.prepare(
+                        host_name(Role.PREFILL, prefill, position), host_name(Role.DECODE, decode, position), slot
+                    )
+        until = monotonic() + _PREPARE_S
+        while self._engine.preparing and monotonic() < until and not self.signals.requested:
+            self._engine.call_at(monotonic() + 0.05, self._engine.stop)
+            self._engine.run()
+
+    def close_books(self) -> None:
+        """Rows for what has not ended, and the realised path of every flow."""
+        self.ended_s = max(0.0, self.scale.to_real_time(monotonic() - self.epoch))
+        live = dict(self._replay.transfers) if self._replay else {}
+        self.flow_log.close(tuple(spec for transfer in live.values() for spec in transfer.specs), self.epoch)
+        seen = {row.turn for row in self.log.requests}
+        started = {transfer.start.turn: transfer.start for transfer in live.values()}
+        for transfer in live.values():
+            self.log.transfer(transfer)
+        states = {turn.turn.id: turn.state.value for turn in self._model.unfinished()}
+        for turn in self.workload.offered.turns:
+            if turn.id not in seen:
+                why = states.get(turn.id, "not arrived")
+                unloaded = self.workload.prefill.total(turn.context, turn.new)
+                row = RequestRow.unfinished(turn, unloaded, started.get(turn.id), f"{why} when the run ended")
+                self.log.requests.append(row)
+                self.observer.send(row)
+        for start in range(0, len(self.flow_log.rows), 500):
+            self.observer.send(*self.flow_log.rows[start : start + 500])
+
+    def evidence(self, seen: Observation, faults_start: tuple[str, ...], faults_end: tuple[str, ...]) -> Evidence:
+        """Everything the verdict rests on."""
+        status = Counter(row.status for row in self.log.requests)
+        offered = self.workload.offered
+        return Evidence(
+            interrupted=self.signals.requested,
+            observer_faults=seen.faults,
+            preflight_failures=self.preflight.delivery,
+            calibration_failures=self.preflight.calibration,
+            missing_capabilities=(),
+            shaping_faults_start=faults_start,
+            shaping_faults_end=faults_end,
+            sysctl_faults=self._sysctl_faults(),
+            rows_in=self.workload.rows_in_window,
+            rows_accounted=self.workload.rows_accounted,
+            offered=len(offered.turns),
+            completed=status["completed"],
+            failed=status["failed"],
+            unfinished=status["unfinished"],
+            request_rows=len(self.log.requests),
+            failure_reasons=tuple(sorted({row.reason for row in self.log.requests if row.status == "failed" and row.reason})),
+            flows=tuple(FlowEvidence.of(row, self.flow_log.credit(row)) for row in self.flow_log.rows),
+            queue=self.scenario.emulation.queue,
+            ports=seen.ports,
+            cpu=seen.cpu,
+            duration_emu_s=seen.duration_emu_s,
+            longest_gap_emu_s=seen.longest_gap_emu_s,
+            softnet_drops=seen.softnet_drops,
+            time_squeeze=seen.time_squeeze,
+            empty_classes=self._empty_classes(),
+        )
+
+    def _sysctl_faults(self) -> tuple[str, ...]:
+        """Sysctls that no longer read as they were set."""
+        found = []
+        for node in self._fabric.fabric.nodes:
+            mininet_node = self._fabric.node(node.name)
+            now = mininet_node.namespace.read_sysctls(tuple(mininet_node.sysctls))
+            found += [
+                f"{node.name}: sysctl {key} reads {now[key]}, was set to {value}"
+                for key, value in mininet_node.sysctls.items()
+                if now[key] != value
+            ]
+        wanted = host_sysctls(self.scenario)
+        hosts = [host for host in endpoints(self._fabric) if not wanted.items() <= self._fabric.node(host).sysctls.items()]
+        return (*found, *(f"{host}: not every sysctl of a host was set" for host in hosts))
+
+    def _empty_classes(self) -> tuple[str, ...]:
+        rows: list[FlowRow] = self.flow_log.rows
+        migrated = {row.turn for row in self.log.requests if row.migrated}
+        classes = {
+            "migrated (head and tail)": any(row.transfer in migrated for row in rows),
+            "not migrated (tail only)": any(row.transfer not in migrated for row in rows),
+            "warm": any(row.cold is False for row in rows),
+            "cold": any(row.cold for row in rows),
+        }
+        return tuple(name for name, any_flow in classes.items() if not any_flow)

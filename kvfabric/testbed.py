@@ -1,0 +1,81 @@
+"""A scenario's network and sockets: how the settings of its ``emulation`` section become kernel settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from kvfabric.scenario import Scenario
+from topo.emulated import EmulatedFabric, LinkSettings
+from topo.fabric import Fabric, NodeKind
+from topo.leafspine import LeafSpine
+from topo.shaping import Queue
+from workloads.replay.connections import Endpoint, SocketSettings
+
+_UNBOUNDED_WINDOW = 6 << 20
+"""``receive_window: null`` asks for as much as the kernel's own tuning would grow to."""
+
+
+def fabric_of(scenario: Scenario) -> Fabric:
+    """The emulated fabric: the scenario's graph at the scenario's emulated rate."""
+    return LeafSpine(scenario.cluster_layout(), scenario.uplinks, scenario.scale.rate).build()
+
+
+def link_settings(scenario: Scenario) -> LinkSettings:
+    """What every port gets besides its rate."""
+    chosen = scenario.emulation
+    return LinkSettings(
+        mtu=chosen.mtu,
+        queue=Queue(chosen.queue),
+        classes=chosen.classes,
+        limit=chosen.queue_packets,
+        offload={"tso": chosen.offload.tso, "gso": chosen.offload.gso, "gro": False},
+    )
+
+
+def host_sysctls(scenario: Scenario) -> dict[str, str]:
+    """TCP of every host. Each is read back inside its namespace."""
+    found = {
+        "net.ipv4.tcp_no_metrics_save": "1",  # a flow learns nothing from the one before it
+        "net.ipv4.tcp_slow_start_after_idle": "0",  # a kept connection is as warm after a pause as before
+        "net.ipv4.tcp_moderate_rcvbuf": "0",  # the window is the one that was asked for
+        "net.ipv4.tcp_timestamps": "1",  # the header efficiency counts on them
+    }
+    if scenario.emulation.queue == "fair":
+        # Nothing is lost behind a fair queue, and a probe sent because a shaper made a flow wait would be counted as a loss.
+        found["net.ipv4.tcp_early_retrans"] = "0"
+    if scenario.emulation.rto_min is not None:
+        found["net.ipv4.tcp_rto_min_us"] = str(round(scenario.emulation.rto_min * 1e6))
+    return found
+
+
+def socket_settings(scenario: Scenario) -> SocketSettings:
+    """How every connection is set up."""
+    chosen = scenario.emulation
+    window = _UNBOUNDED_WINDOW if chosen.receive_window is None else int(chosen.receive_window)
+    return SocketSettings(
+        congestion_control=chosen.congestion_control,
+        receive_window=window,
+        read_chunk=max(1, min(chosen.mtu, window // 2)),
+        classes=chosen.classes,
+        reuse=chosen.connections == "reused",
+    )
+
+
+def build_testbed(scenario: Scenario, publish: Path | None) -> EmulatedFabric:
+    """Bring the network up. Raises OSError or ObserveError when the machine refuses any of it."""
+    return EmulatedFabric(
+        fabric_of(scenario),
+        link_settings(scenario),
+        host_sysctls=host_sysctls(scenario),
+        seed=scenario.seed,
+        publish=publish,
+    )
+
+
+def endpoints(fabric: EmulatedFabric) -> Mapping[str, Endpoint]:
+    """Every host as the replay sees it."""
+    return {
+        node.name: Endpoint(node.name, fabric.address(node.name), fabric.node(node.name).namespace)
+        for node in fabric.fabric.of_kind(NodeKind.HOST)
+    }
