@@ -6,6 +6,7 @@ the very calls of an emulation. Prints one JSON object: name to [found, detail].
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -29,11 +30,20 @@ Answer = tuple["bool | None", str]
 
 
 def _namespaces() -> Answer:
-    _libc.unshare(_libc.CLONE_NEWNET | _libc.CLONE_NEWNS | _libc.CLONE_NEWPID | _libc.CLONE_NEWIPC | _libc.CLONE_NEWUTS)
-    child = os.fork()  # the first process of the new PID namespace
+    """Every kind that the sandbox needs. The PID namespace is tried in a child of its own, because once the first process
+    of a new PID namespace has ended, whoever made it can fork no more, and nft has to be forked later."""
+    child = os.fork()
     if child == 0:
-        os._exit(0)
+        code = 1
+        with contextlib.suppress(OSError):
+            _libc.unshare(_libc.CLONE_NEWPID)
+            inner = os.fork()  # the first process of the new PID namespace
+            if inner == 0:
+                os._exit(0)
+            code = os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1])
+        os._exit(code)
     _, status = os.waitpid(child, 0)
+    _libc.unshare(_libc.CLONE_NEWNET | _libc.CLONE_NEWNS | _libc.CLONE_NEWIPC | _libc.CLONE_NEWUTS)
     return os.waitstatus_to_exitcode(status) == 0, ""
 
 

@@ -77,7 +77,9 @@ class _Log:
 
     def _transfer_row(self, live: LiveTransfer) -> TransferRow:
         start, schedule = live.start, live.schedule
-        ideal = self._scale.to_real_time(ideal_fct(live.specs[0].released_at, live.specs[0].released_bytes, self._flow_log.rate_Bps))
+        ideal = self._scale.to_real_time(
+            ideal_fct(live.specs[0].released_at, live.specs[0].released_bytes, self._flow_log.rate_Bps)
+        )
         done = live.ended_s is not None and live.failed is None
         fct = live.ended_s - schedule.at_s[0] if live.ended_s is not None and done else None
         status = "completed" if done else "failed" if live.failed is not None else "unfinished"
@@ -87,7 +89,7 @@ class _Log:
         )  # fmt: skip
 
 
-def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, progress: bool, rows: str = "") -> Outcome:
+def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, progress: bool) -> Outcome:
     """Run it. Raises KvfabricError for what stops a run before or without a verdict; OSError when the kernel refuses."""
     began = monotonic()
     scale = Scale(scenario.fabric.rate, scenario.scale.rate, scenario.scale.time)
@@ -177,9 +179,7 @@ class _Run:
         self._fabric = fabric
         self._pattern = Pattern(scenario.seed)
         undo.callback(self._pattern.close)
-        self._engine = ReplayEngine(
-            endpoints(fabric), socket_settings(scenario), self._pattern, on_open=self.flow_log.predict
-        )
+        self._engine = ReplayEngine(endpoints(fabric), socket_settings(scenario), self._pattern, on_open=self.flow_log.predict)
         undo.callback(self._engine.close)
         self._model = serving_model(scenario, workload)
         self._replay: TurnReplay | None = None
@@ -234,8 +234,7 @@ class _Run:
                     )
         until = monotonic() + _PREPARE_S
         while self._engine.preparing and monotonic() < until and not self.signals.requested:
-            self._engine.call_at(monotonic() + 0.05, self._engine.stop)
-            self._engine.run()
+            self._engine.run(monotonic() + 0.05)
 
     def close_books(self) -> None:
         """Rows for what has not ended, and the realised path of every flow."""
@@ -270,8 +269,8 @@ class _Run:
             shaping_faults_start=faults_start,
             shaping_faults_end=faults_end,
             sysctl_faults=self._sysctl_faults(),
-            rows_in=self.workload.rows_in_window,
-            rows_accounted=self.workload.rows_accounted,
+            rows_in=self.workload.rows,
+            rows_accounted=len(self.log.requests) + self.workload.rows_left_out,
             offered=len(offered.turns),
             completed=status["completed"],
             failed=status["failed"],

@@ -19,10 +19,22 @@ from kvfabric.machine import host_facts
 
 _TIMEOUT_S = 30
 _DEMO_HOSTS = 16
-_IN_CHILD = (
-    "namespaces veth htb tc-bpf nexthop-groups multipath-hash nftables multipath-seed tcp-rto-min "
-    "netem fq fq_codel cake red".split()
-)
+_IN_CHILD = [
+    "namespaces",
+    "veth",
+    "htb",
+    "tc-bpf",
+    "nexthop-groups",
+    "multipath-hash",
+    "nftables",
+    "multipath-seed",
+    "tcp-rto-min",
+    "netem",
+    "fq",
+    "fq_codel",
+    "cake",
+    "red",
+]
 
 
 def machine_facts() -> dict[str, Any]:

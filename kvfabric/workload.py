@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from kvfabric.errors import BadInput
 from kvfabric.scenario import Scenario, TenantSpec
-from workloads.generator import AgenticSessions
+from workloads.generator import AgenticSessions, TurnSource
 from workloads.kvsize import KvModel, load_model
 from workloads.offered import Offered, TenantLoad, offer
 from workloads.prefill import PrefillModel
@@ -20,8 +19,6 @@ from workloads.serving_config import ServingConfig
 
 _PEAK_FLOPS = {"h100": 989e12, "h200": 989e12, "a100": 312e12}
 """Dense BF16 FLOP/s of a GPU, from the makers' data sheets; FP8 doubles it where the GPU has FP8."""
-_SPARE = 1.5
-"""A generator makes this many times the turns the load should need; what arrives after the window is counted as outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +29,25 @@ class Workload:
     model: KvModel
     prefill: PrefillModel
     bytes_per_token_per_gpu: int
-    traces: tuple[Trace, ...]
+    synthetic: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all traces, and turns of all generators."""
+        return sum(count.rows for count in self.offered.rows_in.values())
+
+    @property
+    def rows_left_out(self) -> int:
+        """Rows that became no turn, each for a stated reason: outside the window, over a limit, skipped as malformed."""
+        return sum(count.outside + count.over_limit + count.skipped for count in self.offered.rows_in.values())
 
     def describe(self) -> dict[str, Any]:
         """For the manifest: where every row went."""
         return {
             "turns": len(self.offered.turns),
-            "tenants": [account.to_json() for account in self.offered.tenants],
-            "synthetic": [trace.format for trace in self.traces if trace.synthetic],
-            "notes": [*self.offered.notes, *(note for trace in self.traces for note in trace.notes)],
+            "tenants": self.offered.accounts(),
+            "synthetic": list(self.synthetic),
+            "notes": list(self.offered.notes),
             "model": self.model.name,
             "kv_bytes_per_token_per_gpu": self.bytes_per_token_per_gpu,
         }
@@ -58,38 +65,37 @@ def prefill_model(scenario: Scenario, model: KvModel) -> PrefillModel:
 def build_workload(scenario: Scenario) -> Workload:
     """Read the traces, generate what is synthetic, cut the window, meet the load.
 
-    Raises TraceError for a bad trace, ModelError for an unknown model, BadInput for a window without a turn. The same
+    Raises TraceError for a bad trace, ModelError for an unknown model, OfferError for a window without a turn. The same
     scenario and seed give the same turns, byte for byte.
     """
     model = load_model(scenario.cluster.model, dtype=scenario.cluster.dtype)
     prefill = prefill_model(scenario, model)
-    traces = tuple(_trace(scenario, place, tenant, prefill) for place, tenant in enumerate(scenario.workload.tenants))
     loads = tuple(
         TenantLoad(
             name=tenant.name,
-            trace=trace,
+            trace=_source(tenant),
             prefill=prefill,
             load=None if tenant.load == "as-recorded" else float(tenant.load),
-            share=tenant.share,
+            instances_share=tenant.share,
             start_s=tenant.start,
             duration_s=tenant.window,
         )
-        for tenant, trace in zip(scenario.workload.tenants, traces, strict=True)
+        for tenant in scenario.workload.tenants
     )
-    offered = offer(loads, window_s=scenario.window, prefill_instances=scenario.cluster.prefill, seed=scenario.seed)
-    if not offered.turns:
-        raise BadInput("no turn arrives in the window", "choose another --start, a longer window or a higher load")
-    return Workload(offered, model, prefill, model.bytes_per_token_per_gpu(scenario.cluster.tp), traces)
+    rng = np.random.default_rng(scenario.seed)
+    offered = offer(loads, window_s=scenario.window, prefill_instances=scenario.cluster.prefill, rng=rng)
+    synthetic = tuple(tenant.name for tenant in scenario.workload.tenants if tenant.trace is None)
+    return Workload(offered, model, prefill, model.bytes_per_token_per_gpu(scenario.cluster.tp), synthetic)
 
 
-def _trace(scenario: Scenario, place: int, tenant: TenantSpec, prefill: PrefillModel) -> Trace:
-    if tenant.trace is not None:
-        return read_trace(tenant.trace, format=tenant.format, skip_bad=tenant.skip_bad, spread=tenant.spread)
-    source = AgenticSessions()
-    mean_s = prefill.total(int(source.context_median), int(source.new_median))
-    load = 1.0 if tenant.load == "as-recorded" else float(tenant.load)
-    count = math.ceil(_SPARE * load * tenant.share * scenario.cluster.prefill * scenario.window / mean_s) + 50
-    return source.trace(count, np.random.default_rng([scenario.seed, 1, place]))
+def _source(tenant: TenantSpec) -> Trace | TurnSource:
+    if tenant.trace is None:
+        return AgenticSessions()
+    trace = read_trace(tenant.trace, format=tenant.format, skip_bad=tenant.skip_bad, spread=tenant.spread)
+    if tenant.limit is None or tenant.limit >= len(trace.turns):
+        return trace
+    note = f"the limit takes the first {tenant.limit} of {trace.rows} rows"
+    return replace(trace, turns=trace.turns[: tenant.limit], rows=tenant.limit + len(trace.skipped), notes=(*trace.notes, note))
 
 
 def serving_model(scenario: Scenario, workload: Workload) -> ServingModel:

@@ -171,8 +171,8 @@ def _simulate(
 def _calibrate(what: AgenticSessions) -> tuple[float, float]:
     """Median size of the cycles, and scale of the new tokens, that give the medians asked for over all turns.
 
-    Found on a pilot with a seed of its own, the same for everybody, so that the result depends on the parameters alone. Raises ValueError where no sessions have
-    them.
+    Found on a pilot with a seed of its own, the same for everybody, so that the result depends on the parameters alone.
+    Raises ValueError where no sessions have these medians.
     """
     size_median, new_scale = what.context_median, 1.0
     length = np.full(_PILOT_SESSIONS, _PILOT_TURNS)
@@ -202,9 +202,7 @@ class ZipfLengths:
     output: int = 128
 
     def __post_init__(self) -> None:
-        if not (
-            1 <= self.shortest <= self.longest and self.step >= 1 and self.output >= 0 and math.isfinite(self.exponent)
-        ):
+        if not (1 <= self.shortest <= self.longest and self.step >= 1 and self.output >= 0 and math.isfinite(self.exponent)):
             raise ValueError("generator: needs 1 <= shortest <= longest, step >= 1, output >= 0 and a finite exponent")
 
     def turns(self, count: int, rng: np.random.Generator) -> tuple[TraceTurn, ...]:
@@ -213,8 +211,7 @@ class ZipfLengths:
         below = np.cumsum(np.arange(1, len(lengths) + 1, dtype=float) ** -self.exponent)
         drawn = lengths[np.searchsorted(below / below[-1], rng.random(count), side="right")]
         return tuple(
-            TraceTurn(0.0, f"zipf{at}", 0, int(new), self.output, f"synthetic:zipf#{at}")
-            for at, new in enumerate(drawn)
+            TraceTurn(0.0, f"zipf{at}", 0, int(new), self.output, f"synthetic:zipf#{at}") for at, new in enumerate(drawn)
         )
 
     def trace(self, count: int, rng: np.random.Generator) -> Trace:

@@ -27,9 +27,7 @@ def read_config(path: str | Path, *, dtype: str | None = None) -> KvModel:
     try:
         top = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ModelError(
-            f"{path}: cannot be read ({error.strerror or error}); check the path of the config.json"
-        ) from error
+        raise ModelError(f"{path}: cannot be read ({error.strerror or error}); check the path of the config.json") from error
     except ValueError as error:
         raise ModelError(f"{path}: is not JSON ({error}); give a Hugging Face config.json") from error
     if not isinstance(top, dict):
@@ -102,17 +100,13 @@ def _model(config: _Config, name: str, size: int) -> KvModel:
         # Multi-query models of the first generation say so by a flag.
         kv_heads = config.count("num_key_value_heads", default=1 if config.values.get("multi_query") is True else heads)
         if config.values.get("head_dim") is None and hidden % heads:
-            raise ModelError(
-                f"{config.path}: head_dim: is missing and {hidden} / {heads} is not whole; write it in the config"
-            )
+            raise ModelError(f"{config.path}: head_dim: is missing and {hidden} / {heads} is not whole; write it in the config")
         head_dim = config.count("head_dim", default=max(1, hidden // heads))
     params = _params(config, layers, hidden, heads, kv_heads, head_dim, mla)
     return KvModel(name, layers, kv_heads, head_dim, size, hidden, heads, params, mla)
 
 
-def _params(
-    config: _Config, layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, mla: Mla | None
-) -> float:
+def _params(config: _Config, layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, mla: Mla | None) -> float:
     """Parameters a token passes through: embeddings, attention, and a gated MLP of three matrices per (active) expert."""
     vocabulary = config.count("vocab_size")
     embeddings = vocabulary * hidden * (1 if config.values.get("tie_word_embeddings") is True else 2)

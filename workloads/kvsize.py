@@ -86,9 +86,7 @@ class KvModel:
         if self.mla is not None:
             return self.bytes_per_token
         if self.kv_heads % tp and tp % self.kv_heads:
-            raise ModelError(
-                f"{self.name}: {self.kv_heads} KV heads cannot be shared by tp {tp}; use a divisor or a multiple"
-            )
+            raise ModelError(f"{self.name}: {self.kv_heads} KV heads cannot be shared by tp {tp}; use a divisor or a multiple")
         heads = max(1, self.kv_heads // tp)
         return self.bytes_per_token // self.kv_heads * heads
 
@@ -147,9 +145,7 @@ def load_model(name_or_path: str, *, dtype: str | None = None) -> KvModel:
     if is_config_path(name_or_path):
         return read_config(name_or_path, dtype=dtype)
     near = difflib.get_close_matches(_plain(name_or_path), list(MODELS), n=1, cutoff=0.5)
-    hint = (
-        f"did you mean {MODELS[near[0]].name}?" if near else f"known are {', '.join(m.name for m in MODELS.values())};"
-    )
+    hint = f"did you mean {MODELS[near[0]].name}?" if near else f"known are {', '.join(m.name for m in MODELS.values())};"
     raise ModelError(f"no model {name_or_path!r}; {hint} or give the path of a Hugging Face config.json")
 
 

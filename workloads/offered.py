@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -78,6 +78,13 @@ class Offered:
     time_factor: dict[str, float | None]
     notes: tuple[str, ...]
 
+    def accounts(self) -> dict[str, dict[str, float | None]]:
+        """Per tenant where its rows went, its load and its time factor: plain values for a manifest."""
+        return {
+            name: {**asdict(count), "realised_load": self.realised_load[name], "time_factor": self.time_factor[name]}
+            for name, count in self.rows_in.items()
+        }
+
 
 def offer(
     tenants: Sequence[TenantLoad],
@@ -108,7 +115,7 @@ def offer(
     for tenant in tenants:
         capacity_s = window_s * prefill_instances * tenant.instances_share
         seed = [*entropy, *hashlib.sha256(tenant.name.encode()).digest()]
-        trace, arrivals = _arrivals(tenant, window_s, capacity_s, lambda seed=seed: np.random.default_rng(seed))
+        trace, arrivals = _arrivals(tenant, window_s, capacity_s, seed)
         traces[tenant.name], factors[tenant.name] = trace, arrivals.time_factor
         notes += [f"{tenant.name}: {note}" for note in (*trace.notes, *arrivals.notes)]
         placed += [
@@ -125,9 +132,7 @@ def offer(
         for id, (arrival_ns, name, _, turn) in enumerate(kept)
     )
     if not turns:
-        raise OfferError(
-            f"no turn falls into the window of {window_s:g} s; move its start, lengthen it, or raise the load"
-        )
+        raise OfferError(f"no turn falls into the window of {window_s:g} s; move its start, lengthen it, or raise the load")
     in_window = _count(turn.tenant for turn in turns)
     rows_in, realised = {}, {}
     for tenant in tenants:
@@ -176,36 +181,28 @@ def _check(tenants: Sequence[TenantLoad], window_s: float, prefill_instances: in
         if relative and tenant.load is None:
             raise OfferError(f"{where}: its turns have no absolute times; give it a load (0.6, say)")
         if relative and (tenant.start_s or tenant.duration_s is not None):
-            raise OfferError(
-                f"{where}: its turns have no absolute times, so it has no start or duration; leave them out"
-            )
+            raise OfferError(f"{where}: its turns have no absolute times, so it has no start or duration; leave them out")
     if math.fsum(tenant.instances_share for tenant in tenants) > 1 + 1e-9:
         raise OfferError("the tenants' shares add up to more than 1; they divide the prefill instances")
 
 
-def _arrivals(
-    tenant: TenantLoad, window_s: float, capacity_s: float, stream: Callable[[], np.random.Generator]
-) -> tuple[Trace, Arrivals]:
-    work = tenant.prefill.total
+def _arrivals(tenant: TenantLoad, window_s: float, capacity_s: float, seed: list[int]) -> tuple[Trace, Arrivals]:
+    work, live = tenant.prefill.total, tenant.live_sessions
+    if isinstance(tenant.trace, Trace) and not tenant.trace.session_relative:
+        target_s = None if tenant.load is None else tenant.load * capacity_s
+        return tenant.trace, cut(tenant.trace.turns, work, window_s, target_s, tenant.start_s, tenant.duration_s)
+    target_s = (tenant.load or 0.0) * capacity_s
     if isinstance(tenant.trace, Trace):
-        trace = tenant.trace
-        if not trace.session_relative:
-            target_s = None if tenant.load is None else tenant.load * capacity_s
-            return trace, cut(trace.turns, work, window_s, target_s, tenant.start_s, tenant.duration_s)
-        return trace, pace(trace.turns, work, window_s, (tenant.load or 0) * capacity_s, tenant.live_sessions, stream())
+        return tenant.trace, pace(tenant.trace.turns, work, window_s, target_s, live, np.random.default_rng(seed))
     count = _FIRST_DRAW
-    while (
-        True
-    ):  # the first turns stay the same when more are drawn; so do the choices, which have a stream of their own
-        drawing, choosing = stream().spawn(2)
+    while True:  # each time from the same seed: how many turns are enough is known only once they are placed
+        drawing, choosing = np.random.default_rng(seed).spawn(2)
         trace = tenant.trace.trace(count, drawing)
-        arrivals = pace(trace.turns, work, window_s, (tenant.load or 0) * capacity_s, tenant.live_sessions, choosing)
+        arrivals = pace(trace.turns, work, window_s, target_s, live, choosing)
         if not arrivals.exhausted:
             return trace, arrivals
         if count >= _LAST_DRAW:
-            raise OfferError(
-                f"tenant {tenant.name!r}: over {count} turns for its load; shorten the window or lower the load"
-            )
+            raise OfferError(f"tenant {tenant.name!r}: over {count} turns for its load; shorten the window or lower the load")
         count *= 4
 
 

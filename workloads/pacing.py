@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,9 @@ from workloads.turns import TraceTurn
 
 Work = Callable[[int, int], float]
 """Seconds of unloaded prefill for (context, new)."""
+
+CLOSE = 0.01
+"""Paced turns are enough when their sum is within this share of the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,7 @@ def cut(
     exhausted = count == len(chosen) and reached < target_s
     notes = [f"{span_s:.4g} s of the trace take {window_s:.4g} s of the run (times × {factor:.4g})"]
     if exhausted:
-        notes.append(
-            f"the trace holds {reached:.4g} s of prefill from {start_s:g} s on, where the load takes {target_s:.4g} s"
-        )
+        notes.append(f"the trace holds {reached:.4g} s of prefill from {start_s:g} s on, where the load takes {target_s:.4g} s")
     return Arrivals(tuple(chosen[:count]), times_s, factor, exhausted, tuple(notes))
 
 
@@ -86,53 +87,60 @@ def _nearest_count(chosen: Sequence[TraceTurn], work: Work, target_s: float) -> 
 def pace(
     turns: Sequence[TraceTurn], work: Work, window_s: float, target_s: float, live: int, rng: np.random.Generator
 ) -> Arrivals:
-    """As many turns as come nearest to the target (seconds of unloaded prefill), at times of a Poisson process given their
-    number, each the next turn of one of ``live`` sessions.
+    """Turns that make up the target (seconds of unloaded prefill), at times of a Poisson process given their number, each the
+    next turn of one of ``live`` sessions.
 
     The sessions live at the start are drawn in proportion to their length and met at a random turn: those before it are
-    over. When one ends another, drawn at random from those not met, takes its place from its first turn.
+    over. When one ends another, drawn at random from those not met, takes its place from its first turn. A turn that would
+    take the sum further beyond the target than it is now below it is left for after the window, with the rest of its session;
+    so it is near the end alone that long turns are rarer than in the trace.
     """
     order, choose, times = rng.spawn(3)
-    picked, total_s, exhausted = [], 0.0, True
-    for turn in _interleaved(turns, live, order, choose):
-        work_s = work(turn.context, turn.new)
-        if picked and total_s + work_s - target_s > target_s - total_s:
-            exhausted = False
-            break
-        picked.append(turn)
+    running, waiting = _open(turns, live, order)
+    picked: list[TraceTurn] = []
+    left_over: list[TraceTurn] = []
+    total_s = 0.0
+    while running and target_s - total_s > CLOSE * target_s:
+        slot = int(choose.integers(len(running)))
+        session, at = running[slot]
+        work_s = work(session[at].context, session[at].new)
+        if work_s > 2 * (target_s - total_s):
+            left_over.append(session[at])
+            running.pop(slot)
+            continue
+        picked.append(session[at])
         total_s += work_s
-        if total_s >= target_s:
-            exhausted = False
-            break
+        if at + 1 < len(session):
+            running[slot] = (session, at + 1)
+        elif waiting:
+            running[slot] = (waiting.pop(), 0)
+        else:
+            running.pop(slot)
+    if not picked and left_over:
+        picked = [min(left_over, key=lambda turn: work(turn.context, turn.new))]
+    exhausted = not running and not left_over and target_s - total_s > CLOSE * target_s
     latest = math.nextafter(window_s, 0.0)
     times_s = tuple(min(float(time_s), latest) for time_s in np.sort(times.random(len(picked)) * window_s))
     notes = ["turns of live sessions arrive as a Poisson process (open loop, think times compressed)"]
+    if left_over:
+        notes.append(f"{len(left_over)} sessions stop short of a turn too long for what was left of the load")
     if exhausted:
         notes.append(f"the sessions left hold {total_s:.4g} s of prefill, where the load takes {target_s:.4g} s")
     return Arrivals(tuple(picked), times_s, None, exhausted, tuple(notes))
 
 
-def _interleaved(
-    turns: Sequence[TraceTurn], live: int, order: np.random.Generator, choose: np.random.Generator
-) -> Iterator[TraceTurn]:
-    sessions: dict[str, list[TraceTurn]] = {}
+_Session = list[TraceTurn]
+
+
+def _open(turns: Sequence[TraceTurn], live: int, order: np.random.Generator) -> tuple[list[tuple[_Session, int]], list[_Session]]:
+    """The sessions live at the start, each with its next turn, and those waiting to take their places, last one first."""
+    by_name: dict[str, _Session] = {}
     for turn in turns:
-        sessions.setdefault(turn.session, []).append(turn)
-    queue = list(sessions.values())
-    live = min(live, len(queue))
-    # Exponential races: the smallest of E/length are a draw without replacement in proportion to length, and the order of
-    # the others stays the same when more sessions are added behind them.
-    race = order.exponential(size=len(queue)) / np.array([len(session) for session in queue])
-    first = sorted(np.argsort(race, kind="stable")[:live].tolist())
-    rest = [queue[at] for at in order.permutation(len(queue)).tolist() if at not in set(first)]
-    running = [(queue[at], int(choose.integers(len(queue[at])))) for at in first]
-    while running:
-        slot = int(choose.integers(len(running)))
-        session, at = running[slot]
-        yield session[at]
-        if at + 1 < len(session):
-            running[slot] = (session, at + 1)
-        elif rest:
-            running[slot] = (rest.pop(), 0)
-        else:
-            running.pop(slot)
+        by_name.setdefault(turn.session, []).append(turn)
+    sessions = list(by_name.values())
+    # An exponential race: the smallest of E/length are a draw without replacement in proportion to length.
+    race = order.exponential(size=len(sessions)) / np.array([len(session) for session in sessions])
+    first = np.argsort(race, kind="stable")[:live].tolist()
+    met = set(first)
+    waiting = [sessions[at] for at in order.permutation(len(sessions)).tolist() if at not in met]
+    return [(sessions[at], int(order.integers(len(sessions[at])))) for at in first], waiting

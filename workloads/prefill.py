@@ -1,8 +1,8 @@
 """How long a prefill takes: a fixed part and the FLOPs, chunk by chunk, and how well it can be predicted.
 
 A chunk of n new tokens on a prefix of ctx costs 2 · params · n for the matrices and 4 · n · (ctx + n/2) · heads · head_dim ·
-layers for attention; both can be fitted to measured runs. Source: serving.md of the design; the default is anchored at its 191 ms for 1.1K new tokens on a
-context of 66.7K (Llama-3.1-70B, TP4, H100).
+layers for attention; both can be fitted to measured runs. Source: serving.md of the design; the default is anchored at its
+191 ms for 1.1K new tokens on a context of 66.7K (Llama-3.1-70B, TP4, H100).
 """
 
 from __future__ import annotations
@@ -128,9 +128,7 @@ def fit_csv(path: str | Path, base: PrefillModel) -> PrefillFit:
         raise TraceError(str(path), None, "n", "has fewer than three different values; measure at least three lengths")
     measured = np.array([seconds for _, _, seconds in rows])
     peak = base.peak_flops * base.tp
-    parts = np.array(
-        [[1.0, base.matrix_flops(new) / peak, base.attention_flops(prefix, new) / peak] for new, prefix, _ in rows]
-    )
+    parts = np.array([[1.0, base.matrix_flops(new) / peak, base.attention_flops(prefix, new) / peak] for new, prefix, _ in rows])
     weights = _least_relative_squares(parts, measured)
     if weights[1] <= 0:
         raise TraceError(str(path), None, "ms", "does not grow with n; check the columns")

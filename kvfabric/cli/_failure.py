@@ -18,7 +18,7 @@ from kvfabric.errors import (
     one_line,
 )
 
-_INPUT_ERRORS = {"TraceError", "UnitError", "ModelError", "FabricError", "ClusterError", "WorkloadError"}
+_INPUT_ERRORS = {"TraceError", "UnitError", "ModelError", "FabricError", "OfferError"}
 _MACHINE_ERRORS = {"SandboxError"}
 _OURS = ("kvfabric", "topo", "workloads", "controller", "ocs_switch", "flowsim")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)

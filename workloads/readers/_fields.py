@@ -68,9 +68,7 @@ class Row:
             raise self.error(field, f"is {_short(value)}, not a list; write the ids of the prompt's blocks")
         for item in value:
             if type(item) is not int:
-                raise self.error(
-                    field, f"holds {_short(item)}, not a whole number; write the ids of the prompt's blocks"
-                )
+                raise self.error(field, f"holds {_short(item)}, not a whole number; write the ids of the prompt's blocks")
         return value
 
     def text(self, field: str) -> str:

@@ -35,9 +35,7 @@ def read(path: Path, *, skip_bad: bool = False) -> Trace:
             row = _row(path, number, content, columns)
             at_ns = parse_stamp(row, "TIMESTAMP")
             if into.turns and at_ns < last_ns:
-                raise row.error(
-                    "TIMESTAMP", f"{row.values['TIMESTAMP']} is before the row above; sort the file by time"
-                )
+                raise row.error("TIMESTAMP", f"{row.values['TIMESTAMP']} is before the row above; sort the file by time")
             new, output = row.count("ContextTokens", low=1), row.count("GeneratedTokens")
         except TraceError as error:
             into.bad(error)

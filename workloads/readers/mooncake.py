@@ -6,6 +6,7 @@ ids are an equal prefix, over the whole file.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -149,7 +150,7 @@ def find_quantum(times_s: list[float]) -> float:
         counts[time_s] = counts.get(time_s, 0) + 1
     if sum(count for count in counts.values() if count > 1) * 2 < len(times_s):
         return 0.0
-    gaps = [after - before for before, after in zip(distinct, distinct[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(distinct)]
     step = statistics.median_low(gaps)
     tolerance = max(0.005 * step, 0.005)
     regular = sum(abs(gap - max(1, round(gap / step)) * step) <= tolerance for gap in gaps)

@@ -30,9 +30,7 @@ def read(path: Path, *, skip_bad: bool = False) -> Trace:
         try:
             row = json_row(str(path), number, content)
             key, index, at_ns = row.text("session_id"), row.count("round_index"), _time_ns(row)
-            prefix, new, output = (
-                row.count(name) for name in ("prefix_tokens", "newly_append_tokens", "output_tokens")
-            )
+            prefix, new, output = (row.count(name) for name in ("prefix_tokens", "newly_append_tokens", "output_tokens"))
             if prefix + new < 1:
                 raise row.error("newly_append_tokens", "is 0 and so is prefix_tokens; a round has at least one token")
             session = sessions.get(key)
@@ -41,9 +39,7 @@ def read(path: Path, *, skip_bad: bool = False) -> Trace:
                 name = key if repeats[key] == 1 else f"{key}~{repeats[key]}"
                 session = _Session(name, index, at_ns)
             elif at_ns < session.last_ns:
-                raise row.error(
-                    "timing_events", "start before the round above in this session; sort the rounds by time"
-                )
+                raise row.error("timing_events", "start before the round above in this session; sort the rounds by time")
         except TraceError as error:
             into.bad(error)
             continue

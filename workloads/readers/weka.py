@@ -82,9 +82,7 @@ class _Reader:
         for step, request in enumerate(requests):
             try:
                 if not isinstance(request, dict):
-                    raise TraceError(
-                        file, f"{at}{step}", None, "is not an object; a request has t, in, out and hash_ids"
-                    )
+                    raise TraceError(file, f"{at}{step}", None, "is not an object; a request has t, in, out and hash_ids")
                 row = Row(file, f"{at}{step}", request)
                 if "requests" in request or request.get("type") == "subagent":
                     self._subagent(row, name, block)

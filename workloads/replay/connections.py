@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +21,8 @@ _PORTS = 48_000
 class HostNamespace(Protocol):
     """What is needed of a host's namespace: to enter it for a moment."""
 
-    def entered(self) -> object:
-        """A context manager: this thread is inside for its duration."""
+    def entered(self) -> AbstractContextManager[None]:
+        """This thread is inside for the duration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class ConnectionPool:
         if host in self.listeners:
             return None
         endpoint = self._endpoints[host]
-        with endpoint.namespace.entered():  # type: ignore[attr-defined]
+        with endpoint.namespace.entered():
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.settings.receive_window)
@@ -116,7 +117,7 @@ class ConnectionPool:
     def open(self, source: str, destination: str, slot: int) -> Connection:
         """Begin to connect, from the next free source port of the slot's class."""
         origin, target = self._endpoints[source], self._endpoints[destination]
-        with origin.namespace.entered():  # type: ignore[attr-defined]
+        with origin.namespace.entered():
             sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.settings.send_buffer)

@@ -96,8 +96,7 @@ class TurnReplay:
             self._left += 1
         if self._left:
             self._arm()
-            self._engine.call_at(self._at(give_up_s), self._engine.stop)
-            self._engine.run()
+            self._engine.run(self._at(give_up_s))
 
     def _at(self, real_s: float) -> float:
         return self._epoch + self._scaling.to_emu_time(real_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import os
 import select
 import socket
@@ -103,11 +104,13 @@ class ReplayEngine:
         """Flows that were started and are not done."""
         return tuple(flow.spec for flow in self._live.values())
 
-    def run(self) -> None:
-        """Loop until ``stop``."""
+    def run(self, until: float = math.inf) -> None:
+        """Loop until ``stop``, or until the clock reaches ``until``."""
         self._stopped = False
         while True:
             now = monotonic()
+            if now >= until:
+                return
             while self._due and self._due[0][0] <= now + _RELEASE_SLACK:
                 heapq.heappop(self._due)[2]()
                 now = monotonic()
@@ -115,13 +118,10 @@ class ReplayEngine:
                 self._send(self._ready.popleft())
             if self._stopped:
                 return
-            if self._ready:
-                timeout: float | None = 0
-            elif self._due:
-                self._timer.arm(self._due[0][0])
-                timeout = None
-            else:
-                timeout = None
+            timeout = 0 if self._ready else None
+            wake = min(self._due[0][0] if self._due else math.inf, until)
+            if timeout is None and wake < math.inf:
+                self._timer.arm(wake)
             handlers = self._handlers
             for fd, events in self._epoll.poll(timeout, 16):
                 handler = handlers.get(fd)
@@ -394,10 +394,9 @@ def run_flows(engine: ReplayEngine, specs: Iterable[FlowSpec], *, give_up_at: fl
     previous, engine.on_done = engine.on_done, done
     for spec in waiting:
         engine.call_at(spec.released_at[0], lambda spec=spec: engine.start(spec))  # type: ignore[misc]
-    engine.call_at(give_up_at, engine.stop)
     try:
         if waiting:
-            engine.run()
+            engine.run(give_up_at)
     finally:
         engine.on_done = previous
     return results
