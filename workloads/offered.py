@@ -35,7 +35,8 @@ class TenantLoad:
     ``trace`` is a trace, or a generator that makes as many turns as the load takes. ``load`` is the utilisation of
     ``instances_share`` of the prefill instances; None keeps a trace's own times (which only absolute ones have).
     ``start_s`` and ``duration_s`` choose a window of an absolute trace. ``live_sessions`` are the sessions that take turns at
-    a time, where times are relative to sessions.
+    a time, where times are relative to sessions. Turns of more than ``max_tokens`` (context and new: what the model can hold;
+    None is no limit) are left outside.
     """
 
     name: str
@@ -46,6 +47,7 @@ class TenantLoad:
     start_s: float = 0.0
     duration_s: float | None = None
     live_sessions: int = LIVE_SESSIONS
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,9 @@ def offer(
     for tenant in tenants:
         trace, inside = traces[tenant.name], in_window.get(tenant.name, 0)
         over, skipped = over_limit.get(tenant.name, 0), len(trace.skipped)
+        too_long = len(trace.turns) - len(_fitting(tenant, trace))
+        if too_long:
+            notes.append(f"{tenant.name}: {too_long} turns of more than {tenant.max_tokens} tokens are outside")
         rows_in[tenant.name] = RowCount(trace.rows, inside, trace.rows - inside - over - skipped, over, skipped)
         capacity_s = window_s * prefill_instances * tenant.instances_share
         busy_s = math.fsum(tenant.prefill.total(t.context, t.new) for t in turns if t.tenant == tenant.name)
@@ -175,6 +180,8 @@ def _check(tenants: Sequence[TenantLoad], window_s: float, prefill_instances: in
             raise OfferError(f"{where}: share is {tenant.instances_share}; it must be above 0 and at most 1")
         if not 0 <= tenant.start_s < math.inf or not (tenant.duration_s is None or 0 < tenant.duration_s < math.inf):
             raise OfferError(f"{where}: start must be zero or more and duration above 0")
+        if tenant.max_tokens is not None and tenant.max_tokens < 1:
+            raise OfferError(f"{where}: max_tokens is {tenant.max_tokens}; it must be at least 1")
         if tenant.live_sessions < 1:
             raise OfferError(f"{where}: live_sessions is {tenant.live_sessions}; it must be at least 1")
         relative = not isinstance(tenant.trace, Trace) or tenant.trace.session_relative
@@ -190,20 +197,24 @@ def _arrivals(tenant: TenantLoad, window_s: float, capacity_s: float, seed: list
     work, live = tenant.prefill.total, tenant.live_sessions
     if isinstance(tenant.trace, Trace) and not tenant.trace.session_relative:
         target_s = None if tenant.load is None else tenant.load * capacity_s
-        return tenant.trace, cut(tenant.trace.turns, work, window_s, target_s, tenant.start_s, tenant.duration_s)
+        return tenant.trace, cut(_fitting(tenant, tenant.trace), work, window_s, target_s, tenant.start_s, tenant.duration_s)
     target_s = (tenant.load or 0.0) * capacity_s
     if isinstance(tenant.trace, Trace):
-        return tenant.trace, pace(tenant.trace.turns, work, window_s, target_s, live, np.random.default_rng(seed))
+        return tenant.trace, pace(_fitting(tenant, tenant.trace), work, window_s, target_s, live, np.random.default_rng(seed))
     count = _FIRST_DRAW
     while True:  # each time from the same seed: how many turns are enough is known only once they are placed
         drawing, choosing = np.random.default_rng(seed).spawn(2)
         trace = tenant.trace.trace(count, drawing)
-        arrivals = pace(trace.turns, work, window_s, target_s, live, choosing)
+        arrivals = pace(_fitting(tenant, trace), work, window_s, target_s, live, choosing)
         if not arrivals.exhausted:
             return trace, arrivals
         if count >= _LAST_DRAW:
             raise OfferError(f"tenant {tenant.name!r}: over {count} turns for its load; shorten the window or lower the load")
         count *= 4
+
+
+def _fitting(tenant: TenantLoad, trace: Trace) -> list[TraceTurn]:
+    return [turn for turn in trace.turns if tenant.max_tokens is None or turn.context + turn.new <= tenant.max_tokens]
 
 
 def _load_notes(tenant: TenantLoad, inside: int, realised: float) -> list[str]:

@@ -13,8 +13,8 @@ from workloads.turns import TraceTurn
 Work = Callable[[int, int], float]
 """Seconds of unloaded prefill for (context, new)."""
 
-CLOSE = 0.01
-"""Paced turns are enough when their sum is within this share of the target."""
+CLOSE, OVER = 0.01, 0.03
+"""Paced turns are enough when their sum is this share below the target, and may exceed it by that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ def pace(
 
     The sessions live at the start are drawn in proportion to their length and met at a random turn: those before it are
     over. When one ends another, drawn at random from those not met, takes its place from its first turn. A turn that would
-    take the sum further beyond the target than it is now below it is left for after the window, with the rest of its session;
-    so it is near the end alone that long turns are rarer than in the trace.
+    exceed the target is left for after the window, with the rest of its session: without that a single one of the longest
+    could be the whole load of a short window. So it is in short windows and near the end that they are rarer than in the trace.
     """
     order, choose, times = rng.spawn(3)
     running, waiting = _open(turns, live, order)
@@ -104,13 +104,13 @@ def pace(
         slot = int(choose.integers(len(running)))
         session, at = running[slot]
         work_s = work(session[at].context, session[at].new)
-        if work_s > 2 * (target_s - total_s):
+        fits = total_s + work_s <= (1 + OVER) * target_s
+        if fits:
+            picked.append(session[at])
+            total_s += work_s
+        else:
             left_over.append(session[at])
-            running.pop(slot)
-            continue
-        picked.append(session[at])
-        total_s += work_s
-        if at + 1 < len(session):
+        if fits and at + 1 < len(session):
             running[slot] = (session, at + 1)
         elif waiting:
             running[slot] = (waiting.pop(), 0)
@@ -123,7 +123,7 @@ def pace(
     times_s = tuple(min(float(time_s), latest) for time_s in np.sort(times.random(len(picked)) * window_s))
     notes = ["turns of live sessions arrive as a Poisson process (open loop, think times compressed)"]
     if left_over:
-        notes.append(f"{len(left_over)} sessions stop short of a turn too long for what was left of the load")
+        notes.append(f"{len(left_over)} sessions stop short of a turn longer than what was left of the load")
     if exhausted:
         notes.append(f"the sessions left hold {total_s:.4g} s of prefill, where the load takes {target_s:.4g} s")
     return Arrivals(tuple(picked), times_s, None, exhausted, tuple(notes))

@@ -108,6 +108,23 @@ def test_arrivals_of_sessions_are_poisson() -> None:
     assert gaps.std() / gaps.mean() == pytest.approx(1.0, rel=0.05)
 
 
+def test_turns_the_model_cannot_hold_are_left_outside_and_counted() -> None:
+    trace = trace_of([TraceTurn(float(at), f"s{at}", 1_000 * at, 900, 5, f"t:{at}") for at in range(50)])
+    for relative, load in ((False, None), (True, 0.05)):
+        tenant = TenantLoad("t", replace(trace, session_relative=relative), PREFILL, load, max_tokens=10_000)
+        result = offered(tenant)
+        assert max(turn.context + turn.new for turn in result.turns) <= 10_000
+        assert result.rows_in["t"].outside == 50 - len(result.turns)
+        assert any("40 turns of more than 10000 tokens" in note for note in result.notes)
+
+
+def test_one_very_long_turn_does_not_become_the_whole_load() -> None:
+    rows = [TraceTurn(0.0, f"s{at}", 0, 200_000 if at % 4 == 0 else 1_000, 5, f"t:{at}") for at in range(4_000)]
+    result = offered(TenantLoad("t", trace_of(rows, relative=True), PREFILL, 0.6))
+    assert result.realised_load["t"] == pytest.approx(0.6, rel=0.05)
+    assert any("longer than what was left" in note for note in result.notes)
+
+
 def test_a_generator_makes_as_many_turns_as_its_load_takes() -> None:
     result = offered(AGENTIC, window_s=330, instances=8)
     assert result.realised_load["agent"] == pytest.approx(0.6, rel=0.05)
@@ -180,6 +197,7 @@ def test_every_row_is_accounted_for_and_every_arrival_is_in_the_window(
         ({"instances_share": 1.5}, "share is 1.5"),
         ({"start_s": 4.0}, "no start or duration"),
         ({"live_sessions": 0}, "live_sessions"),
+        ({"max_tokens": 0}, "max_tokens"),
     ],
 )
 def test_a_tenant_that_cannot_be_offered_is_named(change: dict[str, object], says: str) -> None:

@@ -107,26 +107,30 @@ class ReplayEngine:
     def run(self, until: float = math.inf) -> None:
         """Loop until ``stop``, or until the clock reaches ``until``."""
         self._stopped = False
+        handlers, ready = self._handlers, self._ready
         while True:
-            now = monotonic()
-            if now >= until:
+            self._run_due()
+            if self._stopped or monotonic() >= until:
                 return
-            while self._due and self._due[0][0] <= now + _RELEASE_SLACK:
-                heapq.heappop(self._due)[2]()
-                now = monotonic()
-            for _ in range(min(len(self._ready), 8)):
-                self._send(self._ready.popleft())
-            if self._stopped:
-                return
-            timeout = 0 if self._ready else None
-            wake = min(self._due[0][0] if self._due else math.inf, until)
-            if timeout is None and wake < math.inf:
-                self._timer.arm(wake)
-            handlers = self._handlers
+            for _ in range(min(len(ready), 8)):
+                self._send(ready.popleft())
+                self._run_due()
+            timeout = 0 if ready or self._stopped else None
+            if timeout is None:
+                wake = min(self._due[0][0] if self._due else math.inf, until)
+                if wake < math.inf:
+                    self._timer.arm(wake)
             for fd, events in self._epoll.poll(timeout, 16):
                 handler = handlers.get(fd)
                 if handler is not None:
                     handler(events)
+                    self._run_due()
+
+    def _run_due(self) -> None:
+        """Do what is due. Called between any two packets' worth of work, so that no send waits for a batch of others."""
+        due = self._due
+        while due and due[0][0] <= monotonic() + _RELEASE_SLACK:
+            heapq.heappop(due)[2]()
 
     # Flows
 
