@@ -6,6 +6,7 @@ The order matters and is here; what each step does is in its own module.
 from __future__ import annotations
 
 import gc
+import os
 import random
 import time
 from collections import Counter
@@ -33,6 +34,7 @@ from topo.cluster import Role
 from topo.emulated import EmulatedFabric
 from topo.leafspine import host_name
 from topo.scale import Scale
+from topo.steering import steering_for
 from workloads.events import TurnFinished
 from workloads.replay.driver import LiveTransfer, TurnReplay
 from workloads.replay.engine import ReplayEngine
@@ -117,6 +119,9 @@ def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, pro
         settings = ObserverSettings(progress=plan if progress else None)
         observer = Observer.start(writer, port_plans(fabric), lambda: FabricReader(fabric), settings)
         undo.callback(observer.kill)
+        split = steering_for(os.sched_getaffinity(0))
+        if split is not None:
+            os.sched_setaffinity(0, {split.host_cpu})  # after the fork: the observer stays off it
         run = _Run(scenario, workload, scale, fabric, observer, signals, undo)
         run.execute()
         observer.end()

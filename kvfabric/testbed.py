@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from topo.emulated import EmulatedFabric, LinkSettings
 from topo.fabric import Fabric, NodeKind
 from topo.leafspine import LeafSpine
 from topo.shaping import Queue
+from topo.steering import steering_for
 from workloads.replay.connections import Endpoint, SocketSettings
 
 _UNBOUNDED_WINDOW = 6 << 20
@@ -56,7 +58,7 @@ def socket_settings(scenario: Scenario) -> SocketSettings:
     return SocketSettings(
         congestion_control=chosen.congestion_control,
         receive_window=window,
-        read_chunk=max(1, min(chosen.mtu, window // 2)),
+        read_chunk=max(1, min(2 * chosen.mtu, window // 2)),
         classes=chosen.classes,
         reuse=chosen.connections == "reused",
     )
@@ -70,6 +72,7 @@ def build_testbed(scenario: Scenario, publish: Path | None) -> EmulatedFabric:
         host_sysctls=host_sysctls(scenario),
         seed=scenario.seed,
         publish=publish,
+        steering=steering_for(os.sched_getaffinity(0)),
     )
 
 

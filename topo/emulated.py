@@ -16,8 +16,10 @@ from mininet.topo import Topo
 from topo import links, observe, tc
 from topo.fabric import Fabric, NodeKind, Port
 from topo.mn import FabricNet, Host, NetlinkNode, Router, ShapedLink
+from topo.netns import RPS_DEFAULT, has_sysctl
 from topo.routing import layer3
 from topo.shaping import PortShape, Queue
+from topo.steering import Steering, cpu_mask
 
 ROUTER_SYSCTLS = {
     "net.ipv4.ip_forward": "1",
@@ -70,7 +72,7 @@ class RoutedTopo(Topo):
     """
 
     def build(self, fabric: Fabric, settings: LinkSettings, *, host_sysctls: Mapping[str, str],
-              hash_seeds: Mapping[str, int] | None, publish: Path | None) -> None:  # fmt: skip
+              hash_seeds: Mapping[str, int] | None, masks: Mapping[str, str], publish: Path | None) -> None:  # fmt: skip
         plan = layer3(fabric)
         for node in fabric.nodes:
             sysctls = dict(QUIET_SYSCTLS)
@@ -80,6 +82,8 @@ class RoutedTopo(Topo):
                 sysctls |= ROUTER_SYSCTLS
                 if hash_seeds is not None:
                     sysctls[HASH_SEED] = str(hash_seeds[node.name])
+            if node.name in masks:
+                sysctls[RPS_DEFAULT] = masks[node.name]
             kind = Host if node.kind is NodeKind.HOST else Router
             self.addHost(node.name, cls=kind, layer3=plan.nodes[node.name], sysctls=sysctls, publish=publish)
         for link in fabric.links:
@@ -104,23 +108,38 @@ def hash_seeds(fabric: Fabric, seed: int) -> dict[str, int]:
     return {node.name: value for node, value in zip(routers, drawn, strict=True)}
 
 
+def cpu_masks(fabric: Fabric, steering: Steering) -> dict[str, str]:
+    """The CPU mask of every node: hosts together, routers dealt out."""
+    hosts = {node.name: cpu_mask(steering.host_cpu) for node in fabric.of_kind(NodeKind.HOST)}
+    routers = fabric.of_kind(NodeKind.LEAF, NodeKind.SPINE)
+    return hosts | {node.name: cpu_mask(steering.router_cpu(place)) for place, node in enumerate(routers)}
+
+
 class EmulatedFabric:
     """The fabric, built. Raises OSError (NetlinkError, SysctlError) or ObserveError when the machine refuses any of it.
+
+    ``steering`` says which CPU receives for whom; None leaves it to the kernel.
 
     Use as a context manager, inside a sandbox: leaving it lets go of every namespace.
     """
 
     def __init__(self, fabric: Fabric, settings: LinkSettings, *, host_sysctls: Mapping[str, str] | None = None,
-                 seed: int = 0, publish: Path | None = None, observed: bool = True) -> None:  # fmt: skip
+                 seed: int = 0, publish: Path | None = None, observed: bool = True,
+                 steering: Steering | None = None) -> None:  # fmt: skip
         self.fabric = fabric
         self.settings = settings
         self.layer3 = layer3(fabric)
-        self.seeds = hash_seeds(fabric, seed) if Path("/proc/sys", HASH_SEED.replace(".", "/")).exists() else None
+        self.seeds = hash_seeds(fabric, seed) if has_sysctl(HASH_SEED) else None
+        masks = {} if steering is None else cpu_masks(fabric, steering)
+        by_birth = has_sysctl(RPS_DEFAULT)
         topo = RoutedTopo(
-            fabric=fabric, settings=settings, host_sysctls=host_sysctls or {}, hash_seeds=self.seeds, publish=publish
-        )
+            fabric=fabric, settings=settings, host_sysctls=host_sysctls or {}, hash_seeds=self.seeds,
+            masks=masks if by_birth else {}, publish=publish,
+        )  # fmt: skip
         self.net = FabricNet(topo=topo, controller=None, build=False)
         self.net.start()
+        for name, mask in () if by_birth else masks.items():
+            self.node(name).namespace.steer([port.name for port in fabric.ports_of[name]], mask)
         self._observers = [self.node(spine.name) for spine in fabric.of_kind(NodeKind.SPINE)] if observed else []
         for router in self._observers:
             observe.count_flows(router.namespace)

@@ -10,11 +10,16 @@ import fcntl
 import os
 import socket
 import struct
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from topo.netlink import NetlinkSocket
+from topo.steering import same_mask
+
+RPS_DEFAULT = "net.core.rps_default_mask"
+"""The receive packet steering that interfaces are born with, per namespace (Linux 6.3 and later)."""
 
 _CLONE_NEWNET = 0x40000000
 _MS_BIND = 4096
@@ -114,6 +119,22 @@ class Namespace:
         """The state of every offload that ``offload`` can set."""
         return {feature: bool(self._ethtool(device, code, 0)) for feature, code in _ETHTOOL_GET.items()}
 
+    def steer(self, devices: Sequence[str], mask: str) -> None:
+        """Hand what devices receive to the CPUs of ``mask``, by sysfs: for kernels without ``RPS_DEFAULT``.
+
+        Raises OSError, also when a mask does not read back.
+        """
+        with tempfile.TemporaryDirectory(prefix="kvfabric-sys-") as place, self.entered():
+            _call("mount", b"sysfs", place.encode(), b"sysfs", 0, None)
+            try:
+                for device in devices:
+                    path = Path(place, "class/net", device, "queues/rx-0/rps_cpus")
+                    path.write_text(mask)
+                    if not same_mask(path.read_text().strip(), mask):
+                        raise OSError(0, f"{device}: rps_cpus was set to {mask} and reads {path.read_text().strip()}")
+            finally:
+                _call("umount2", place.encode(), _MNT_DETACH)
+
     def _ethtool(self, device: str, command: int, value: int) -> int:
         buffer = ctypes.create_string_buffer(struct.pack("II", command, value))
         request = struct.pack("16sP", device.encode(), ctypes.addressof(buffer))
@@ -134,6 +155,11 @@ class Namespace:
         self.fd = -1
 
 
+def has_sysctl(key: str) -> bool:
+    """Whether this kernel knows a sysctl."""
+    return Path("/proc/sys", key.replace(".", "/")).exists()
+
+
 def _read_sysctl(key: str) -> str:
     return " ".join((Path("/proc/sys") / key.replace(".", "/")).read_text().split())
 
@@ -145,6 +171,6 @@ def _set_sysctl(key: str, value: str, where: str) -> str:
         read = _read_sysctl(key)
     except OSError as error:
         raise SysctlError(error.errno, f"{where}: sysctl {key}={value}: {error.strerror}") from None
-    if read != value:
+    if read != value and not (key == RPS_DEFAULT and same_mask(read, value)):
         raise SysctlError(0, f"{where}: sysctl {key} was set to {value!r} and reads {read!r}")
     return read

@@ -1,0 +1,41 @@
+"""Which CPU works for whom: hosts and the replay on one, routers on the others.
+
+Left alone, a veth delivers in the sender's own context: one CPU carries a packet through every router of its path while the
+process that sends waits, and the other CPUs idle. Receive packet steering hands the routers' part over, so that sends are
+punctual and the machine carries about twice as much. Pure; the masks become a sysctl or sysfs writes elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """``host_cpu`` for the hosts' packets and the replay; the routers are dealt out over ``router_cpus``."""
+
+    host_cpu: int
+    router_cpus: tuple[int, ...]
+
+    def router_cpu(self, index: int) -> int:
+        """The CPU of the ``index``-th router."""
+        return self.router_cpus[index % len(self.router_cpus)]
+
+
+def steering_for(cpus: Collection[int]) -> Steering | None:
+    """How to use these CPUs; None where there is nothing to split (a single one)."""
+    ordered = sorted(cpus)
+    return Steering(ordered[-1], tuple(ordered[:-1])) if len(ordered) > 1 else None
+
+
+def cpu_mask(cpu: int) -> str:
+    """A CPU as the kernel writes masks: hexadecimal, in groups of 32 bits."""
+    digits = f"{1 << cpu:x}"
+    digits = digits.zfill(-(-len(digits) // 8) * 8) if len(digits) > 8 else digits
+    return ",".join(digits[place : place + 8] for place in range(0, len(digits), 8)) if len(digits) > 8 else digits
+
+
+def same_mask(a: str, b: str) -> bool:
+    """Whether two masks name the same CPUs, whatever the padding. Raises ValueError for what is no mask."""
+    return int(a.replace(",", ""), 16) == int(b.replace(",", ""), 16)
