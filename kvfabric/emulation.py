@@ -27,14 +27,13 @@ from kvfabric.rows import FlowRow, RequestRow, TransferRow
 from kvfabric.sandbox import StopSignals
 from kvfabric.scenario import Scenario
 from kvfabric.summary import RunFacts, summarise
-from kvfabric.testbed import build_testbed, endpoints, host_sysctls, link_settings, socket_settings
+from kvfabric.testbed import build_testbed, choose_steering, endpoints, host_sysctls, link_settings, socket_settings
 from kvfabric.verdict import Verdict, judge
 from kvfabric.workload import Workload, serving_model
 from topo.cluster import Role
 from topo.emulated import EmulatedFabric
 from topo.leafspine import host_name
 from topo.scale import Scale
-from topo.steering import steering_for
 from workloads.events import TurnFinished
 from workloads.replay.driver import LiveTransfer, TurnReplay
 from workloads.replay.engine import ReplayEngine
@@ -46,6 +45,8 @@ _LEAD_S = 0.3
 _MAX_PREPARED = 4096
 _PREPARE_S = 20.0
 PUBLISH = Path("/run/netns")
+_NICE = -10
+"""The replay goes before other people's processes, not before the kernel's packets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,8 @@ def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, pro
     }
     write_manifest(out, manifest, "running")
     with ExitStack() as undo, StopSignals() as signals:
-        fabric = undo.enter_context(build_testbed(scenario, PUBLISH))
+        split = choose_steering()
+        fabric = undo.enter_context(build_testbed(scenario, PUBLISH, split))
         manifest["network"] = _network_facts(scenario, fabric)
         manifest["bring_up_s"] = monotonic() - began
         faults_start = tuple(fabric.shaping_faults())
@@ -119,9 +121,10 @@ def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, pro
         settings = ObserverSettings(progress=plan if progress else None)
         observer = Observer.start(writer, port_plans(fabric), lambda: FabricReader(fabric), settings)
         undo.callback(observer.kill)
-        split = steering_for(os.sched_getaffinity(0))
+        # After the fork, so that the observer keeps off the replay's CPU and does not share its priority.
         if split is not None:
-            os.sched_setaffinity(0, {split.host_cpu})  # after the fork: the observer stays off it
+            os.sched_setaffinity(0, {split.host_cpu})
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
         run = _Run(scenario, workload, scale, fabric, observer, signals, undo)
         run.execute()
         observer.end()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from time import monotonic, sleep
 
+from kvfabric.machine import CpuSampler
 from kvfabric.scenario import Scenario
 from topo.emulated import EmulatedFabric, LinkSettings
 from topo.fabric import Fabric, NodeKind
 from topo.leafspine import LeafSpine
 from topo.shaping import Queue
-from topo.steering import steering_for
+from topo.steering import Steering, steering_for
 from workloads.replay.connections import Endpoint, SocketSettings
 
+_LOOK_S = 0.2
 _UNBOUNDED_WINDOW = 6 << 20
 """``receive_window: null`` asks for as much as the kernel's own tuning would grow to."""
 
@@ -64,7 +67,19 @@ def socket_settings(scenario: Scenario) -> SocketSettings:
     )
 
 
-def build_testbed(scenario: Scenario, publish: Path | None) -> EmulatedFabric:
+def choose_steering() -> Steering | None:
+    """Look which CPU is idlest for a moment, and give it to the hosts."""
+    sampler = CpuSampler(monotonic())
+    sleep(_LOOK_S)
+    sample = sampler.sample(monotonic())
+    seen = dict(sample.cores) if sample else {}
+    # Rounded, and a draw between equals: two runs started together should not both take the same CPU.
+    cpus = sorted(os.sched_getaffinity(0))
+    shift = os.urandom(1)[0] % len(cpus)
+    return steering_for({cpu: round(seen.get(cpu, 1.0), 1) + 1e-3 * ((cpu + shift) % len(cpus)) for cpu in cpus})
+
+
+def build_testbed(scenario: Scenario, publish: Path | None, steering: Steering | None) -> EmulatedFabric:
     """Bring the network up. Raises OSError or ObserveError when the machine refuses any of it."""
     return EmulatedFabric(
         fabric_of(scenario),
@@ -72,7 +87,7 @@ def build_testbed(scenario: Scenario, publish: Path | None) -> EmulatedFabric:
         host_sysctls=host_sysctls(scenario),
         seed=scenario.seed,
         publish=publish,
-        steering=steering_for(os.sched_getaffinity(0)),
+        steering=steering,
     )
 
 

@@ -7,7 +7,7 @@ punctual and the machine carries about twice as much. Pure; the masks become a s
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -23,10 +23,13 @@ class Steering:
         return self.router_cpus[index % len(self.router_cpus)]
 
 
-def steering_for(cpus: Collection[int]) -> Steering | None:
-    """How to use these CPUs; None where there is nothing to split (a single one)."""
-    ordered = sorted(cpus)
-    return Steering(ordered[-1], tuple(ordered[:-1])) if len(ordered) > 1 else None
+def steering_for(idle: Mapping[int, float]) -> Steering | None:
+    """How to use CPUs of which the idle share is known: the idlest goes to the hosts and the replay, which must be punctual,
+    so that two testbeds side by side do not meet on one. None where there is nothing to split (a single CPU)."""
+    if len(idle) < 2:
+        return None
+    host_cpu = max(sorted(idle), key=lambda cpu: idle[cpu])
+    return Steering(host_cpu, tuple(cpu for cpu in sorted(idle) if cpu != host_cpu))
 
 
 def cpu_mask(cpu: int) -> str:
