@@ -198,7 +198,7 @@ class NetlinkIntf(Intf):
         return ""
 
     def setMAC(self, macstr: str) -> str:
-        self.mac = macstr
+        self.mac: str | None = macstr
         self._apply(links.set_link(self.index, self.name, mac=macstr))
         return ""
 
