@@ -15,9 +15,15 @@ from kvfabric._section import KeyConflictError, Section
 from topo.cluster import Cluster
 from topo.fabric import FabricError
 from topo.leafspine import parse_ratio, uplinks_for
+from workloads.kvsize import ModelError, load_model
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")]
 """A name that is safe as part of a file's name: 1 to 40 of A-Z a-z 0-9 _ . - and no leading sign."""
+
+
+def names_a_file(model: str) -> bool:
+    """Whether ``cluster.model`` is meant as a path: a config.json, or something with a leading ``/``, ``.`` or ``~``."""
+    return model.endswith(".json") or model.startswith(("/", "./", "../", "~"))
 
 
 class ClusterSpec(Section):
@@ -33,9 +39,19 @@ class ClusterSpec(Section):
     decode: int = Field(ge=1, le=4096, description="decode instances")
     rack: int = Field(ge=1, le=1024, description="GPUs of a rack, which has one leaf")
     gpus: int | None = Field(default=None, ge=2, description="check: (prefill + decode) x tp; left out, not checked")
-    gpu: str = Field(default="h100", min_length=1, max_length=40, description="the GPU whose peak FLOP/s prefill uses")
+    gpu: Literal["h100", "h200", "a100"] = Field(default="h100", description="the GPU whose peak FLOP/s prefill uses")
     dtype: Literal["bf16", "fp16", "fp8"] = Field(default="bf16", description="number format of weights and KV")
     mfu: float = Field(default=0.46, gt=0, le=1, description="share of the GPU's peak that prefill reaches")
+
+    @model_validator(mode="after")
+    def _model_is_known(self) -> ClusterSpec:
+        if not names_a_file(self.model):  # what is in a file is for its reader to judge
+            try:
+                load_model(self.model, dtype=self.dtype)
+            except ModelError as error:
+                problem, _, remedy = str(error).partition("; ")
+                raise KeyConflictError(("model",), problem, remedy) from None
+        return self
 
     @model_validator(mode="after")
     def _counts_agree(self) -> ClusterSpec:
@@ -138,9 +154,12 @@ class TenantSpec(Section):
         if self.generator is not None:
             if self.load == "as-recorded":
                 raise KeyConflictError(("load",), "a generator has no recorded times", "write a load like 0.6")
+            remedies = {"window": "for how long turns arrive: --set window=12s"}
             for key in ("format", "start", "window", "limit", "spread", "skip_bad"):
                 if getattr(self, key) != type(self).model_fields[key].default:
-                    raise KeyConflictError((key,), "means nothing to a generator", f"remove {key}, or give a trace")
+                    raise KeyConflictError(
+                        (key,), "means nothing to a generator", remedies.get(key, f"remove {key}, or give a trace")
+                    )
         return self
 
 
@@ -213,7 +232,7 @@ class EmulationSpec(Section):
         default=32768.0, description="receive buffer that bounds a flow's window; null: the kernel's own tuning"
     )
     connections: Literal["fresh", "reused"] = Field(
-        default="fresh", description="a connection for each flow, or kept for the next one between the same GPUs"
+        default="reused", description="a connection for each flow, or kept for the next one between the same GPUs"
     )
     rto_min: PositiveTime | None = Field(
         default=None, description="TCP's least retransmission timeout (emulated); null: the kernel's own"

@@ -1,4 +1,4 @@
-"""What a machine needs for kvfabric, and the judgement of what was found. Pure: ``probes`` looks, this module judges."""
+"""What a machine needs for kvfabric, and the judgement of what was found. ``probes`` looks, this module only judges."""
 
 from __future__ import annotations
 

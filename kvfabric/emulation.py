@@ -228,18 +228,18 @@ class _Run:
         self.peak = engine.concurrent_peak
 
     def _prepare(self) -> None:
-        """With connections that are reused, open them all before the window: an engine in service has them open too."""
-        cluster, classes = self.scenario.cluster, self.scenario.emulation.classes
+        """Before the window: connections that are reused are opened (an engine in service has them open too), for fresh ones
+        the sockets are made, so that the first packet of a flow is not late for its own socket."""
+        cluster, emulation = self.scenario.cluster, self.scenario.emulation
         pairs = cluster.prefill * cluster.decode
-        if self.scenario.emulation.connections != "reused" or classes % cluster.tp or pairs * classes > _MAX_PREPARED:
+        if emulation.classes % cluster.tp or pairs * emulation.classes > _MAX_PREPARED:
             return
+        ready = self._engine.prepare if emulation.connections == "reused" else self._engine.prepare_socket
         for prefill in range(cluster.prefill):
             for decode in range(cluster.decode):
-                for slot in range(classes):
+                for slot in range(emulation.classes):
                     position = slot % cluster.tp
-                    self._engine.prepare(
-                        host_name(Role.PREFILL, prefill, position), host_name(Role.DECODE, decode, position), slot
-                    )
+                    ready(host_name(Role.PREFILL, prefill, position), host_name(Role.DECODE, decode, position), slot)
         until = monotonic() + _PREPARE_S
         while self._engine.preparing and monotonic() < until and not self.signals.requested:
             self._engine.run(monotonic() + 0.05)

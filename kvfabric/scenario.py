@@ -25,6 +25,7 @@ from kvfabric._schema import (
     SloSpec,
     TenantSpec,
     WorkloadSpec,
+    names_a_file,
 )
 from kvfabric.errors import BadInput
 
@@ -152,7 +153,7 @@ def _file_keys(tree: dict[str, Any]) -> list[_yaml.Path]:
     keys: list[_yaml.Path] = []
     cluster = tree.get("cluster")
     model = cluster.get("model") if isinstance(cluster, dict) else None
-    if isinstance(model, str) and ("/" in model or model.endswith(".json")):
+    if isinstance(model, str) and names_a_file(model):
         keys.append(("cluster", "model"))
     workload = tree.get("workload")
     tenants = workload.get("tenants") if isinstance(workload, dict) else None

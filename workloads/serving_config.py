@@ -34,9 +34,7 @@ class ServingConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"serving.{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 < self.bytes_per_token_per_gpu < math.inf:
-            raise ValueError(
-                f"serving.bytes_per_token_per_gpu is {self.bytes_per_token_per_gpu}; it must be above 0 and finite"
-            )
+            raise ValueError(f"serving.bytes_per_token_per_gpu is {self.bytes_per_token_per_gpu}; it must be above 0 and finite")
         if not 0 <= self.affinity_slack < math.inf:
             raise ValueError(f"serving.affinity_slack is {self.affinity_slack}; it must be 0 or more and finite")
         _one_of("serving.mode", self.mode, get_args(Mode))

@@ -7,6 +7,7 @@ end to the flow it was opened for, and keeps idle connections for the next flow 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -51,6 +52,11 @@ class SocketSettings:
     reuse: bool = True
 
 
+def source_port(slot: int, classes: int, turn: int = 0) -> int:
+    """The source port of the ``turn``-th connection that a host opens for a slot: its flow class is slot mod classes."""
+    return _FIRST_PORT + turn * classes + (slot - LISTEN_PORT - _FIRST_PORT) % classes
+
+
 class Connection:
     """One TCP connection and the flow it serves now."""
 
@@ -83,6 +89,7 @@ class ConnectionPool:
         self._at = {endpoint.address: name for name, endpoint in endpoints.items()}
         self._round: dict[tuple[str, int], int] = {}
         self._idle: dict[tuple[str, str, int], list[Connection]] = {}
+        self._spares: dict[tuple[str, int], list[tuple[socket.socket, int]]] = {}
         self.listeners: dict[str, socket.socket] = {}
 
     def listen(self, host: str) -> socket.socket | None:
@@ -116,7 +123,23 @@ class ConnectionPool:
 
     def open(self, source: str, destination: str, slot: int) -> Connection:
         """Begin to connect, from the next free source port of the slot's class."""
-        origin, target = self._endpoints[source], self._endpoints[destination]
+        spares = self._spares.get((source, slot % self.settings.classes))
+        sender, sport = spares.pop() if spares else self._bound(source, slot)
+        target = self._endpoints[destination]
+        code = sender.connect_ex((target.address, LISTEN_PORT))
+        if code not in (0, errno.EINPROGRESS):
+            sender.close()
+            raise OSError(code, f"{source} cannot connect to {destination}: {os.strerror(code)}")
+        return Connection(source, destination, sender, sport)
+
+    def spare(self, source: str, slot: int) -> None:
+        """Have a socket of this slot's class ready, bound and not connected, so that ``open`` only connects."""
+        spares = self._spares.setdefault((source, slot % self.settings.classes), [])
+        if not spares:
+            spares.append(self._bound(source, slot))
+
+    def _bound(self, source: str, slot: int) -> tuple[socket.socket, int]:
+        origin = self._endpoints[source]
         with origin.namespace.entered():
             sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -124,24 +147,19 @@ class ConnectionPool:
             sender.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._control(sender)
-            sport = self._bind(sender, origin, slot)
-            code = sender.connect_ex((target.address, LISTEN_PORT))
-            if code not in (0, errno.EINPROGRESS):
-                raise OSError(code, f"{source} cannot connect to {destination}")
+            return sender, self._bind(sender, origin, slot)
         except BaseException:
             sender.close()
             raise
-        return Connection(source, destination, sender, sport)
 
     def _bind(self, sender: socket.socket, origin: Endpoint, slot: int) -> int:
         classes = self.settings.classes
-        wanted = (slot - LISTEN_PORT) % classes  # class of a flow: (sport + dport) mod classes
         key = (origin.name, slot % classes)
         rounds = _PORTS // classes
         for _attempt in range(rounds):
             turn = self._round.get(key, 0)
             self._round[key] = (turn + 1) % rounds
-            sport = _FIRST_PORT + turn * classes + wanted
+            sport = source_port(slot, classes, turn)
             try:
                 sender.bind((origin.address, sport))
             except OSError as error:
@@ -159,7 +177,11 @@ class ConnectionPool:
         return self._at.get(address)
 
     def close(self) -> None:
-        """Close the idle connections and the listeners."""
+        """Close the idle connections, the spare sockets and the listeners."""
+        for spares in self._spares.values():
+            for sender, _sport in spares:
+                sender.close()
+        self._spares.clear()
         for waiting in self._idle.values():
             for connection in waiting:
                 connection.close()

@@ -25,6 +25,7 @@ from workloads.replay.timer import TimerFd
 
 _READ = 1 << 16
 _IN, _OUT, _ERR = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR | select.EPOLLHUP
+_SPARE_DELAY_S = 5e-3
 _RELEASE_SLACK = 20e-6
 """Releases due within this many seconds are done together with the one that is due: the timer's own precision."""
 
@@ -140,6 +141,11 @@ class ReplayEngine:
         connection = self.pool.open(source, destination, slot)
         self._expect(connection, slot)
 
+    def prepare_socket(self, source: str, destination: str, slot: int) -> None:
+        """Have everything ready for a connection that is to be opened later, cold."""
+        self._listen(destination)
+        self.pool.spare(source, slot)
+
     @property
     def preparing(self) -> int:
         """Connections of which one end is still missing."""
@@ -215,8 +221,13 @@ class ReplayEngine:
 
     def _expect(self, connection: Connection, slot: int) -> None:
         self._opening[connection.source, connection.sport, connection.destination] = connection
+        # What can wait until the flows that are due have started, and takes a system call or more.
+        source, destination = connection.source, connection.destination
         if self._on_open is not None:
-            self._on_open(connection.source, connection.destination, connection.sport, connection.dport)
+            hear = self._on_open
+            self.call_at(monotonic(), lambda: hear(source, destination, connection.sport, connection.dport))
+        if not self.settings.reuse:
+            self.call_at(monotonic() + _SPARE_DELAY_S, lambda: self.pool.spare(source, slot))
         fd = connection.sender.fileno()
         self._handlers[fd] = lambda events: self._on_sender(connection, slot, events)
         self._epoll.register(fd, _OUT)
