@@ -137,12 +137,16 @@ class EmulatedFabric:
             masks=masks if by_birth else {}, publish=publish,
         )  # fmt: skip
         self.net = FabricNet(topo=topo, controller=None, build=False)
-        self.net.start()
-        for name, mask in () if by_birth else masks.items():
-            self.node(name).namespace.steer([port.name for port in fabric.ports_of[name]], mask)
-        self._observers = [self.node(spine.name) for spine in fabric.of_kind(NodeKind.SPINE)] if observed else []
-        for router in self._observers:
-            observe.count_flows(router.namespace)
+        try:
+            self.net.start()
+            for name, mask in () if by_birth else masks.items():
+                self.node(name).namespace.steer([port.name for port in fabric.ports_of[name]], mask)
+            self._observers = [self.node(spine.name) for spine in fabric.of_kind(NodeKind.SPINE)] if observed else []
+            for router in self._observers:
+                observe.count_flows(router.namespace)
+        except BaseException:
+            self.close()  # else the namespaces made so far would live as long as this process
+            raise
         self._shapes = {port: settings.shape(rate) for port, rate in fabric.rate_of.items()}
 
     def __enter__(self) -> EmulatedFabric:

@@ -25,11 +25,12 @@ from topo.netlink import (
 )
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
-RTM_NEWADDR = 20
+RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
 RTM_NEWROUTE, RTM_GETROUTE = 24, 26
 RTM_NEWNEIGH = 28
 RTM_NEWNEXTHOP = 104
 IFF_UP = 1
+_IFA_LOCAL = 2
 _NUD_PERMANENT = 0x80
 _RTA_DST, _RTA_SRC, _RTA_IIF, _RTA_OIF, _RTA_IP_PROTO, _RTA_SPORT, _RTA_DPORT = 1, 2, 3, 4, 27, 28, 29
 _RTA_GATEWAY, _RTA_NH_ID = 5, 30
@@ -107,6 +108,23 @@ def address(index: int, cidr: str, *, name: str) -> Request:
     message["family"], message["prefixlen"], message["index"] = socket.AF_INET, int(prefix), index
     message["attrs"] = [("IFA_LOCAL", ip), ("IFA_ADDRESS", ip)]
     return request(message, RTM_NEWADDR, f"{name}: address {cidr}", create=True, replace=True)
+
+
+def remove_address(index: int, cidr: str, *, name: str) -> Request:
+    """Take an IPv4 address away from an interface."""
+    ip, _, prefix = cidr.partition("/")
+    body = struct.pack("=BBBBI", socket.AF_INET, int(prefix), 0, 0, index) + attribute(_IFA_LOCAL, socket.inet_aton(ip))
+    return raw_request(RTM_DELADDR, body, f"{name}: remove address {cidr}")
+
+
+def addresses(netlink: NetlinkSocket, index: int) -> list[str]:
+    """The IPv4 addresses of an interface, each with its prefix length."""
+    found = []
+    for body in netlink.dump(RTM_GETADDR, struct.pack("=BBBBI", socket.AF_INET, 0, 0, 0, 0)):
+        family, prefix, _flags, _scope, owner = struct.unpack_from("=BBBBI", body)
+        if (family, owner) == (socket.AF_INET, index):
+            found.append(f"{socket.inet_ntoa(dict(attributes(body[8:]))[_IFA_LOCAL])}/{prefix}")
+    return found
 
 
 def neighbour(index: int, ip: str, mac: str, *, name: str) -> Request:

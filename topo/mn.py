@@ -19,6 +19,7 @@ from mininet.net import Mininet
 from mininet.node import Node
 
 from topo import links, tc
+from topo.fabric import IFNAMSIZ, FabricError
 from topo.netlink import Request
 from topo.netns import Namespace
 from topo.routing import NodeConfig
@@ -43,11 +44,15 @@ class NetlinkNode(Node):
         self.layer3 = layer3
         self.index_of: dict[str, int] = {}
         self.sysctls: dict[str, str] = {}
-        super().__init__(name, inNamespace, **params)
-        if inNamespace:
-            self.namespace.netlink.apply([links.set_link(_LO, "lo", up=True)])
-        if sysctls:
-            self.sysctls = self.namespace.sysctl(sysctls)
+        try:
+            super().__init__(name, inNamespace, **params)
+            if inNamespace:
+                self.namespace.netlink.apply([links.set_link(_LO, "lo", up=True)])
+            if sysctls:
+                self.sysctls = self.namespace.sysctl(sysctls)
+        except BaseException:
+            self.namespace.close()  # Mininet does not know this node yet, so its stop() would not
+            raise
 
     @classmethod
     def setup(cls) -> None:
@@ -88,7 +93,7 @@ class NetlinkNode(Node):
     def _popen(self, cmd: list[str], **params: Any) -> subprocess.Popen[bytes]:
         if self._starting:  # the node's own shell: into the namespace that exists, where mnexec -n would make another
             cmd = [word.replace("n", "") if word.startswith("-") and place == 1 else word for place, word in enumerate(cmd)]
-            params["preexec_fn"] = self.namespace.enter
+            params["preexec_fn"] = self.namespace.enter_with_own_mounts
         return subprocess.Popen(cmd, **params)
 
     def terminate(self) -> None:
@@ -104,6 +109,8 @@ class NetlinkNode(Node):
         """Layer 3 from ``layer3`` when the node has one; else Mininet's ip, mac and defaultRoute."""
         if self.layer3 is not None:
             self.namespace.netlink.apply(self._layer3_requests(self.layer3))
+            for port, cidr in self.layer3.addresses.items():  # so that node.IP() and the CLI's substitution know it
+                self.nameToIntf[port.name].noteIP(cidr)
         elif self.intfs:
             if mac:
                 self.setMAC(mac)
@@ -192,10 +199,30 @@ class NetlinkIntf(Intf):
         return ""
 
     def setIP(self, ipstr: str, prefixLen: int | None = None) -> str:
+        """Give the interface this address, in place of the one it had. Raises ValueError without a prefix length."""
+        if "/" not in ipstr and prefixLen is None:
+            raise ValueError(f"{self.name}: no prefix length for {ipstr}")
         cidr = ipstr if "/" in ipstr else f"{ipstr}/{prefixLen}"
-        self.ip, self.prefixLen = cidr.split("/")
-        self._apply(links.address(self.index, cidr, name=self.name))
+        had = links.addresses(self.node.namespace.netlink, self.index)
+        gone = [links.remove_address(self.index, old, name=self.name) for old in had if old != cidr]
+        self._apply(*gone, links.address(self.index, cidr, name=self.name))
+        self.noteIP(cidr)
         return ""
+
+    def noteIP(self, cidr: str) -> None:
+        """Remember an address that the interface has been given."""
+        address, length = cidr.split("/")
+        self.ip: str | None = address
+        self.prefixLen: str | None = length
+
+    def updateIP(self) -> str | None:
+        """The address the kernel has now."""
+        found = links.addresses(self.node.namespace.netlink, self.index)
+        if found:
+            self.noteIP(found[0])
+        else:
+            self.ip = self.prefixLen = None
+        return self.ip
 
     def setMAC(self, macstr: str) -> str:
         self.mac: str | None = macstr
@@ -206,6 +233,22 @@ class NetlinkIntf(Intf):
         mac = links.link_state(self.node.namespace.netlink, self.index)[1]
         self.mac = mac
         return mac
+
+    def updateAddr(self) -> tuple[str | None, str | None]:
+        """Address and MAC as the kernel has them now."""
+        return self.updateIP(), self.updateMAC()
+
+    def rename(self, newname: str) -> str:
+        """Another name for the interface, which has to be down for a moment: its routes go."""
+        index, old = self.index, str(self)
+        steps = [links.set_link(index, old, up=False), links.set_link(index, old, new_name=newname)]
+        if self.isUp():
+            steps.append(links.set_link(index, newname, up=True))
+        self._apply(*steps)
+        for names in (self.node.index_of, self.node.nameToIntf):
+            names[newname] = names.pop(old)
+        self.name: str = newname
+        return ""
 
     def isUp(self, setUp: bool = False) -> bool:
         if setUp:
@@ -239,11 +282,13 @@ class ShapedLink(Link):
     def makeIntfPair(self, intfname1: str, intfname2: str, addr1: str | None = None, addr2: str | None = None,
                      node1: Any = None, node2: Any = None, deleteIntfs: bool = False) -> tuple[str, str]:  # fmt: skip
         """Make both ends where they belong, shape them, bring them up."""
-        ends = []
+        ends: list[links.VethEnd] = []
         for node, name, mac in ((node1, intfname1, addr1), (node2, intfname2, addr2)):
-            node.index_of[name] = node.next_index()
-            ends.append(links.VethEnd(node.namespace.fd, node.index_of[name], name, mac))
+            if len(name.encode()) > IFNAMSIZ:
+                raise FabricError(f"interface {name!r} is longer than {IFNAMSIZ} characters; shorten the node's name")
+            ends.append(links.VethEnd(node.namespace.fd, node.next_index() + (bool(ends) and node1 is node2), name, mac))
         node1.namespace.netlink.apply([links.veth(ends[0], ends[1], mtu=self.shape.mtu, queue_length=self.shape.limit)])
+        node1.index_of[intfname1], node2.index_of[intfname2] = ends[0].index, ends[1].index
         for node, end in ((node1, ends[0]), (node2, ends[1])):
             if self.offload:
                 node.namespace.offload(end.name, self.offload)
@@ -267,7 +312,8 @@ class FabricNet(Mininet):
     """Mininet with these classes.
 
     Stock Mininet writes system-wide sysctls the first time it starts; this one touches nothing outside its namespaces, and
-    only raises the number of files this process may open. Raises PermissionError when not root.
+    only raises the number of files this process may open. Its links are ShapedLinks, those added while it runs too.
+    Raises PermissionError when not root.
     """
 
     def __init__(self, *args: Any, **params: Any) -> None:
@@ -275,5 +321,6 @@ class FabricNet(Mininet):
             raise PermissionError("a network of namespaces needs root")
         _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        params.setdefault("link", ShapedLink)
         Mininet.inited = True  # the base class would call Mininet.init(), which is where the sysctls are written
         super().__init__(*args, **params)

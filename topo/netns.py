@@ -22,7 +22,10 @@ RPS_DEFAULT = "net.core.rps_default_mask"
 """The receive packet steering that interfaces are born with, per namespace (Linux 6.3 and later)."""
 
 _CLONE_NEWNET = 0x40000000
+_CLONE_NEWNS = 0x00020000
 _MS_BIND = 4096
+_MS_REC = 0x4000
+_MS_PRIVATE = 0x40000
 _MNT_DETACH = 2
 _SELF = "/proc/thread-self/ns/net"
 _SIOCETHTOOL = 0x8946
@@ -58,14 +61,23 @@ class Namespace:
             try:
                 self._hold()
                 if publish is not None:
-                    target = publish / name
-                    target.touch(exist_ok=False)
-                    _call("mount", _SELF.encode(), str(target).encode(), None, _MS_BIND, None)
-                    self._published = target
+                    self._publish(publish / name)
             finally:
                 _call("setns", home, _CLONE_NEWNET)
         finally:
             os.close(home)
+
+    def _publish(self, target: Path) -> None:
+        try:
+            target.touch(exist_ok=False)
+            self._published = target
+            _call("mount", _SELF.encode(), str(target).encode(), None, _MS_BIND, None)
+        except BaseException:
+            if self._published is not None:
+                target.unlink()
+                self._published = None
+            self.close()
+            raise
 
     @classmethod
     def current(cls, name: str) -> Namespace:
@@ -96,6 +108,13 @@ class Namespace:
     def enter(self) -> None:
         """This thread enters and stays (for a child process about to become something else)."""
         _call("setns", self.fd, _CLONE_NEWNET)
+
+    def enter_with_own_mounts(self) -> None:
+        """As ``enter``, with private mounts and the namespace's own ``/sys``, as Mininet's shells have them."""
+        self.enter()
+        _call("unshare", _CLONE_NEWNS)
+        _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+        _call("mount", b"sysfs", b"/sys", b"sysfs", 0, None)
 
     def sysctl(self, values: Mapping[str, str]) -> dict[str, str]:
         """Set sysctls (``net.ipv4.ip_forward``) inside, read each back, and return what was read.

@@ -35,7 +35,7 @@ _MIN_RATE_BPS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ClassState:
-    """One HTB class as the kernel has it: its parent and its parameters, byte for byte."""
+    """One HTB class as the kernel has it: its parent, and its parameters byte for byte with the 64-bit rates behind them."""
 
     parent: int
     parameters: bytes
@@ -43,11 +43,11 @@ class ClassState:
 
 @dataclass(frozen=True, slots=True)
 class PortState:
-    """The shaping of a port as read back: qdisc kinds by handle, classes, and whether a filter hangs on the root."""
+    """The shaping of a port as read back: qdisc kinds by handle, classes, and the programs of the root's filters."""
 
     qdiscs: Mapping[int, str]
     classes: Mapping[int, ClassState]
-    filters: int
+    filters: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,10 @@ def _class(minor_parent: int, handle: int, rate_Bps: int, ceil_Bps: int, shape: 
     parameters = _class_parameters(rate_Bps, ceil_Bps, shape.frame, shape.frame)
     options = attribute(_TCA_HTB_PARMS, parameters)
     for kind, rate in ((_TCA_HTB_RATE64, rate_Bps), (_TCA_HTB_CEIL64, ceil_Bps)):
-        if rate > 0xFFFFFFFF:
-            options += attribute(kind, struct.pack("=Q", rate))
+        wide = struct.pack("=Q", rate if rate > 0xFFFFFFFF else 0)  # the 32-bit field is full from 34.4 Gb/s on
+        parameters += wide
+        if any(wide):
+            options += attribute(kind, wide)
     return minor_parent, handle, parameters, options
 
 
@@ -100,7 +102,7 @@ def flow_class(sport: int, dport: int, classes: int) -> int:
     return (sport + dport) & (classes - 1)
 
 
-def _flow_filter(shape: PortShape) -> bytes:
+def _flow_program(shape: PortShape) -> bytes:
     """Classic BPF: load both TCP ports of an IPv4 packet without options, add, mask, offset to the first class."""
     program = (
         (40, 0, 0, 34),
@@ -111,8 +113,12 @@ def _flow_filter(shape: PortShape) -> bytes:
         (4, 0, 0, _HANDLE | _FIRST_FLOW_MINOR),
         (22, 0, 0, 0),
     )
-    code = b"".join(struct.pack("=HBBI", *line) for line in program)
-    return attribute(_TCA_BPF_OPS_LEN, struct.pack("=H", len(program))) + attribute(_TCA_BPF_OPS, code)
+    return b"".join(struct.pack("=HBBI", *line) for line in program)
+
+
+def _flow_filter(shape: PortShape) -> bytes:
+    code = _flow_program(shape)
+    return attribute(_TCA_BPF_OPS_LEN, struct.pack("=H", len(code) // 8)) + attribute(_TCA_BPF_OPS, code)
 
 
 def _tcmsg(ifindex: int, handle: int, parent: int, info: int = 0) -> bytes:
@@ -148,7 +154,7 @@ def shape_requests(shape: PortShape, ifindex: int, device: str) -> tuple[Request
 def expected(shape: PortShape) -> PortState:
     """What ``read`` finds on a port that has this shape."""
     classes = {handle: ClassState(parent, parameters) for parent, handle, parameters, _ in _classes(shape)}
-    return PortState({_HANDLE: "htb"}, classes, 1 if shape.queue is Queue.FAIR else 0)
+    return PortState({_HANDLE: "htb"}, classes, (_flow_program(shape),) if shape.queue is Queue.FAIR else ())
 
 
 def read(netlink: NetlinkSocket, ifindex: int) -> PortState:
@@ -165,13 +171,15 @@ def read(netlink: NetlinkSocket, ifindex: int) -> PortState:
         parameters = bytearray(options.get(_TCA_HTB_PARMS, b""))
         if len(parameters) >= 44:
             parameters[36:44] = bytes(8)  # level and prio: the kernel's own bookkeeping
+        for kind in (_TCA_HTB_RATE64, _TCA_HTB_CEIL64):
+            parameters += options.get(kind, bytes(8))
         classes[handle] = ClassState(_ROOT_CLASS if parent == _ROOT_CLASS else _HANDLE, bytes(parameters))
-    filters = {
-        struct.unpack_from("=I", body, 8)[0]
+    filters = [
+        dict(attributes(dict(attributes(body[20:])).get(_TCA_OPTIONS, b""))).get(_TCA_BPF_OPS, b"")
         for body in (netlink.dump(RTM_GETTFILTER, _tcmsg(ifindex, 0, _HANDLE)) if _HANDLE in qdiscs else ())
         if struct.unpack_from("=I", body, 8)[0]
-    }
-    return PortState({handle: kind for handle, kind in qdiscs.items() if handle}, classes, len(filters))
+    ]
+    return PortState({handle: kind for handle, kind in qdiscs.items() if handle}, classes, tuple(filters))
 
 
 def difference(device: str, want: PortState, have: PortState) -> str | None:
@@ -185,13 +193,16 @@ def difference(device: str, want: PortState, have: PortState) -> str | None:
         if have.classes[handle] != wanted:
             rates = tuple(_ceil_of(state.parameters) for state in (have.classes[handle], wanted))
             return f"{device}: class 5:{handle & 0xFFFF:x} has ceil {rates[0]} B/s or other parameters, planned {rates[1]} B/s"
+    if len(have.filters) != len(want.filters):
+        return f"{device}: {len(have.filters)} flow filters, planned {len(want.filters)}"
     if have.filters != want.filters:
-        return f"{device}: {have.filters} flow filters, planned {want.filters}"
+        return f"{device}: the flow filter is another program than planned"
     return None
 
 
 def _ceil_of(parameters: bytes) -> int:
-    return int(struct.unpack_from("=I", parameters, 20)[0]) if len(parameters) >= 24 else 0
+    wide = int(struct.unpack_from("=Q", parameters, 52)[0]) if len(parameters) >= 60 else 0
+    return wide or (int(struct.unpack_from("=I", parameters, 20)[0]) if len(parameters) >= 24 else 0)
 
 
 def counters(netlink: NetlinkSocket) -> dict[int, PortCounters]:

@@ -76,8 +76,12 @@ def add_scenario(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", metavar="N", help="the same as --set seed=N")
     parser.add_argument("--trace", metavar="PATH", help="the first tenant replays this trace, its format found out")
-    parser.add_argument("--start", metavar="TIME", help="begin that far into the first tenant's trace, like 600s")
-    parser.add_argument("--window", metavar="TIME", help="take that much of the first tenant's trace, like 10s")
+    parser.add_argument(
+        "--start", metavar="TIME", help="begin that far into the first tenant's trace, like 600s (not for session traces)"
+    )
+    parser.add_argument(
+        "--window", metavar="TIME", help="take that much of the first tenant's trace, like 10s (not for session traces)"
+    )
 
 
 def overrides_of(args: argparse.Namespace) -> list[str | Override]:

@@ -18,7 +18,11 @@ def add_parser(subparsers: Subparsers) -> None:
         subparsers,
         "run",
         "run a scenario, with progress, write its records, and say whether to believe it",
-        example="  sudo kvfabric run demo --out runs/first\n  sudo kvfabric run weka --trace sessions/ --window 10s",
+        example=(
+            "  sudo kvfabric run demo --out runs/first\n"
+            "  sudo kvfabric run weka --trace sessions/\n"
+            "  sudo kvfabric run mooncake --trace conversation_trace.jsonl --start 600s --window 60s"
+        ),
     )
     add_scenario(parser)
     parser.add_argument("--engine", default="emulation", metavar="ENGINE", help="emulation (the only one in this version)")

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Protocol
 
 LISTEN_PORT = 7000
@@ -58,16 +59,20 @@ def source_port(slot: int, classes: int, turn: int = 0) -> int:
 
 
 class Connection:
-    """One TCP connection and the flow it serves now."""
+    """One TCP connection and the flow it serves now. ``opened_at`` is the monotonic second at which its SYN left."""
 
-    __slots__ = ("accepted", "cold", "connected", "destination", "dport", "retransmissions", "rtos", "sender", "source", "sport")
+    __slots__ = (
+        "accepted", "cold", "connected", "destination", "dport", "opened_at", "retransmissions", "rtos", "sender", "source",
+        "sport",
+    )  # fmt: skip
 
-    def __init__(self, source: str, destination: str, sender: socket.socket, sport: int) -> None:
+    def __init__(self, source: str, destination: str, sender: socket.socket, sport: int, opened_at: float) -> None:
         self.source = source
         self.destination = destination
         self.sender = sender
         self.accepted: socket.socket | None = None
         self.sport = sport
+        self.opened_at = opened_at
         self.dport = LISTEN_PORT
         self.cold = True
         self.connected = False
@@ -126,11 +131,12 @@ class ConnectionPool:
         spares = self._spares.get((source, slot % self.settings.classes))
         sender, sport = spares.pop() if spares else self._bound(source, slot)
         target = self._endpoints[destination]
+        opened_at = monotonic()
         code = sender.connect_ex((target.address, LISTEN_PORT))
         if code not in (0, errno.EINPROGRESS):
             sender.close()
             raise OSError(code, f"{source} cannot connect to {destination}: {os.strerror(code)}")
-        return Connection(source, destination, sender, sport)
+        return Connection(source, destination, sender, sport, opened_at)
 
     def spare(self, source: str, slot: int) -> None:
         """Have a socket of this slot's class ready, bound and not connected, so that ``open`` only connects."""

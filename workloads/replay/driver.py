@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
 
+import numpy as np
+
 from topo.cluster import Role
 from topo.leafspine import host_name
 from workloads.events import (
@@ -145,7 +147,7 @@ class TurnReplay:
 
     def _start(self, start: StartTransfer, schedule: ReleaseSchedule) -> None:
         released_at, released_bytes = self._emulated(schedule)
-        head = self._scaling.to_emu_bytes(start.head_bytes) if start.head_bytes else 0
+        head = round(start.head_bytes / schedule.released_bytes[-1] * released_bytes[-1])
         specs = tuple(
             FlowSpec(
                 id=start.transfer * self._tp + position,
@@ -164,15 +166,16 @@ class TurnReplay:
             self._engine.start(spec)
 
     def _emulated(self, schedule: ReleaseSchedule) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """The schedule on the engine's clock; steps that round to no byte are dropped, the total is rounded once."""
-        at: list[float] = []
-        cumulative: list[int] = []
-        for at_s, real_bytes in zip(schedule.at_s, schedule.released_bytes, strict=True):
-            emulated = self._scaling.to_emu_bytes(real_bytes)
-            if emulated > (cumulative[-1] if cumulative else 0):
-                at.append(self._at(at_s))
-                cumulative.append(emulated)
-        return tuple(at), tuple(cumulative)
+        """The schedule on the engine's clock; steps that round to no byte are dropped, the total is rounded once.
+
+        As arrays: a long turn has thousands of steps, and its first flow waits for this.
+        """
+        total = self._scaling.to_emu_bytes(schedule.released_bytes[-1])
+        share = np.asarray(schedule.released_bytes, dtype=np.float64) / schedule.released_bytes[-1]
+        cumulative = np.rint(share * total).astype(np.int64)
+        rises = np.diff(cumulative, prepend=0) > 0
+        at = self._epoch + np.asarray(schedule.at_s) * self._scaling.to_emu_time(1.0)
+        return tuple(at[rises].tolist()), tuple(cumulative[rises].tolist())
 
     def _head(self, spec: FlowSpec, now: float) -> None:
         transfer = self.transfers[spec.id // self._tp]

@@ -162,10 +162,11 @@ class ReplayEngine:
         flow = _Live(spec, connection)
         self._live[connection] = flow
         self.concurrent_peak = max(self.concurrent_peak, len(self._live))
-        now = monotonic()
         if cold:
-            if now >= spec.released_at[0]:
-                flow.actual_send = now
+            # The SYN has left, and predicting the path took longer since than it did. One sent before the first release
+            # belongs to no byte: then the flow begins with its data.
+            if connection.opened_at >= spec.released_at[0] - _RELEASE_SLACK:
+                flow.actual_send = connection.opened_at
         else:
             flow.busy_before = read_tcp_info(connection.sender).busy_s
             self._aim(flow)
