@@ -11,23 +11,25 @@ import gc
 import json
 import os
 import statistics
+import struct
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, process_time
 
-from kvfabric.emulation import _NICE as REPLAY_NICE, PUBLISH
+from kvfabric.emulation import _NICE as REPLAY_NICE
+from kvfabric.emulation import PUBLISH
 from kvfabric.machine import CpuSampler, host_facts, read_softnet, softnet_delta
 from kvfabric.sandbox import inside, run_sealed
 from kvfabric.scenario import Scenario, load_scenario
 from kvfabric.tables import Cell, Column, show, table
 from kvfabric.testbed import build_testbed, choose_steering, endpoints, socket_settings
+from topo import tc
 from topo.emulated import EmulatedFabric, FlowTuple
 from topo.fabric import NodeKind
-from topo.tc import flow_class
+from topo.netlink import Request, raw_request
 from workloads.replay.connections import LISTEN_PORT, source_port
 from workloads.replay.engine import ReplayEngine, run_flows
 from workloads.replay.flows import FlowResult, FlowSpec
@@ -36,6 +38,7 @@ from workloads.replay.pattern import Pattern
 LEAD_S = 0.05
 """Between asking for flows and their planned start, so that starting many does not make the first late."""
 _PREPARE_S = 20.0
+_TC_H_ROOT = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,9 @@ def argument_parser(about: str) -> argparse.ArgumentParser:
     """A parser with what every benchmark takes."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of tables")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the scenario, as kvfabric run does")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the scenario, as kvfabric run does"
+    )
     return parser
 
 
@@ -151,7 +156,7 @@ class Bench:
         classes = self.scenario.emulation.classes
         for slot in range(classes):
             sport = source_port(slot, classes)
-            number = flow_class(sport, LISTEN_PORT, classes)
+            number = tc.flow_class(sport, LISTEN_PORT, classes)
             if number in taken or self._opened.get((source, number), destination) != destination:
                 continue  # a second connection of a host in a class has another port, and so another path
             path = self.fabric.predict(FlowTuple(source, destination, sport, LISTEN_PORT))
@@ -180,7 +185,19 @@ class Bench:
         until = monotonic() + _PREPARE_S
         while self.engine.preparing and monotonic() < until:
             self.engine.run(monotonic() + 0.02)
+        if self.engine.preparing:
+            raise NoFigureError(f"{self.engine.preparing} connections did not open within {_PREPARE_S:g} s")
         self.run([Job(job.source, job.destination, job.slot, size) for job in jobs])
+
+    def adopt(self, source: str, destination: str, slot: int) -> None:
+        """A flow has opened the connection of this slot: ``warm`` need not."""
+        self._warm.add((source, destination, slot))
+
+    def unshape(self) -> None:
+        """Remove the shaping of every port, for a figure of what the machine forwards when nothing holds it back."""
+        for name, ports in self.fabric.fabric.ports_of.items():
+            node = self.fabric.node(name)
+            node.namespace.netlink.apply([_no_qdisc(node.index_of[port.name], port.name) for port in ports])
 
     def run(self, jobs: Sequence[Job], *, allow_s: float = 60.0) -> Measured:
         """Send all jobs at one instant. Raises NoFigureError when a flow fails or does not end within ``allow_s``."""
@@ -207,6 +224,10 @@ class Bench:
         drops = softnet_delta(softnet, read_softnet()).drops
         idle = (sample.idle, sample.worst_core[1]) if sample else (float("nan"), float("nan"))
         return Measured(tuple(results), now - at, Load(*idle, drops, spent / (now - since)))
+
+
+def _no_qdisc(index: int, device: str) -> Request:
+    return raw_request(tc.RTM_DELQDISC, struct.pack("=BBHiIII", 0, 0, 0, index, 0, _TC_H_ROOT, 0), f"{device}: remove the qdisc")
 
 
 @contextmanager
@@ -269,7 +290,12 @@ def print_figures(found: Sequence[Figures], facts: Mapping[str, object], *, as_j
         tables = [
             {"title": item.title, "columns": [asdict(column) for column in item.columns], "rows": item.rows} for item in found
         ]
-        json.dump({"machine": host_facts(), "settings": dict(facts), "tables": tables}, sys.stdout, indent=2, ensure_ascii=False)
+        json.dump(
+            {"machine": host_facts(), "settings": dict(facts), "tables": tables},
+            sys.stdout,
+            indent=2,
+            ensure_ascii=False,
+        )
         print()
         return
     show(*(table(item.columns, item.rows, title=item.title) for item in found))

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from time import perf_counter, sleep
+from time import monotonic, perf_counter, sleep
 
 from _common import Figures, main, number, print_figures
 from mininet.link import TCLink
@@ -30,6 +30,7 @@ from mininet.node import Node
 from mininet.topo import Topo
 
 from kvfabric import _libc
+from kvfabric.machine import CpuSampler
 from kvfabric.tables import Cell, Column
 from topo import links
 from topo.cluster import Cluster
@@ -45,6 +46,7 @@ MTU = 1500
 _PORT = 7000
 _TRIP_INDEX = 60_000
 _GONE_WITHIN_S = 120.0
+_LOOK_S = 0.5
 _CASE_WITHIN_S = 1800.0
 KINDS: Mapping[str, LinkSettings | None] = {
     "stock Mininet": None,
@@ -238,7 +240,16 @@ COLUMNS = (
     number("stock / this"),
     number("gone", "s"),
     number("stock / this "),
+    number("CPU idle before", "%"),
 )
+
+
+def idle_percent() -> float | None:
+    """How idle the machine is just now, over all CPUs: under about 95, the next figures are not only ours."""
+    sampler = CpuSampler(monotonic())
+    sleep(_LOOK_S)
+    sample = sampler.sample(monotonic())
+    return 100 * sample.idle if sample else None
 
 
 def rows_for(hosts: int, kinds: Iterable[str], repeat: int) -> Iterator[tuple[Cell, ...]]:
@@ -247,12 +258,13 @@ def rows_for(hosts: int, kinds: Iterable[str], repeat: int) -> Iterator[tuple[Ce
     ports = 2 * len(fabric_for(hosts).links)
     for kind in kinds:
         print(f"{hosts} hosts, {kind} ...", file=sys.stderr, flush=True)
+        idle = idle_percent()
         times = best_of(kind, hosts, repeat)
         if KINDS[kind] is None:
             stock = times
         against = (stock.up_s / times.up_s, stock.gone_s / times.gone_s) if stock else (None, None)
         configure = times.configure_s or None
-        yield hosts, ports, kind, times.build_s, configure, times.up_s, against[0], times.gone_s, against[1]
+        yield hosts, ports, kind, times.build_s, configure, times.up_s, against[0], times.gone_s, against[1], idle
 
 
 def measure(arguments: Sequence[str]) -> int:

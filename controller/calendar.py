@@ -122,17 +122,18 @@ def find_gap(
     ``reuse`` off). None if no gap ends before ``before_s``; with infinity there always is one.
     """
     first_s, last_s = max(now_s, ready_s - tau_s), before_s - duration_s
+    p_starts, p_ends, d_starts, d_ends = p.starts, p.ends, d.starts, d.ends
     # Windows that ended earlier, or end too late for before_s, are not looked at.
-    i, j = bisect_right(p.ends, first_s), bisect_right(d.ends, first_s)
-    ends_s = p.ends[i : bisect_left(p.ends, last_s, i)] + d.ends[j : bisect_left(d.ends, last_s, j)]
+    i, j = bisect_right(p_ends, first_s), bisect_right(d_ends, first_s)
+    ends_s = p_ends[i : bisect_left(p_ends, last_s, i)] + d_ends[j : bisect_left(d_ends, last_s, j)]
     for t in sorted((first_s, max(now_s, ready_s), *ends_s)):
-        while p.ends[i] <= t:
+        while p_ends[i] <= t:
             i += 1
-        while d.ends[j] <= t:
+        while d_ends[j] <= t:
             j += 1
         # i and j are the next windows after t, or the ones t lies in.
-        room_s = min(p.starts[i], d.starts[j])
-        if t + duration_s > room_s:
+        soonest_s = t + duration_s
+        if soonest_s > p_starts[i] or soonest_s > d_starts[j]:
             continue
         stands = reuse and p.peer_before(i) == d.instance and d.peer_before(j) == p.instance
         setup_s = 0.0 if stands else tau_s
@@ -140,7 +141,7 @@ def find_gap(
         end_s = max(start_s + setup_s, ready_s) + duration_s
         # What ends in the room has no window between t and its start either, so that the set-up found at t still holds.
         # A start beyond the room is met again as the end of a later window.
-        if end_s <= room_s and not _breaks(p, i, d.instance, tau_s) and not _breaks(d, j, p.instance, tau_s):
+        if end_s <= min(p_starts[i], d_starts[j]) and not _breaks(p, i, d.instance, tau_s) and not _breaks(d, j, p.instance, tau_s):
             return Gap(start_s, setup_s, end_s) if end_s < before_s else None
     return None
 

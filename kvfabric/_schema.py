@@ -229,7 +229,7 @@ class EmulationSpec(Section):
         default="cubic", description="TCP congestion control, as the kernel names it"
     )
     receive_window: Size | None = Field(
-        default=32768.0, description="receive buffer that bounds a flow's window; null: too large to bind"
+        default=65536.0, description="receive buffer that bounds a flow's window; null: too large to bind"
     )
     connections: Literal["fresh", "reused"] = Field(
         default="reused", description="a connection for each flow, or kept for the next one between the same GPUs"

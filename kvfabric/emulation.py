@@ -11,7 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -22,7 +22,7 @@ from kvfabric.flow_log import FlowLog
 from kvfabric.machine import host_facts
 from kvfabric.observer import Observation, Observer, ObserverSettings, ProgressPlan
 from kvfabric.preflight import Preflight, preflight
-from kvfabric.records import RecordWriter, write_manifest
+from kvfabric.records import RecordWriter, write_json, write_manifest
 from kvfabric.rows import FlowRow, RequestRow, TransferRow
 from kvfabric.sandbox import StopSignals
 from kvfabric.scenario import Scenario
@@ -107,6 +107,17 @@ def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, pro
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     write_manifest(out, manifest, "running")
+    try:
+        return _emulate(scenario, workload, out, writer, manifest, scale, began, progress)
+    except BaseException as error:
+        manifest["failure"] = f"{type(error).__name__}: {error}"
+        with suppress(OSError):  # a full disk may be what went wrong, and must not hide it
+            write_manifest(out, manifest, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        raise
+
+
+def _emulate(scenario: Scenario, workload: Workload, out: Path, writer: RecordWriter, manifest: dict[str, object], scale: Scale,
+             began: float, progress: bool) -> Outcome:  # fmt: skip
     with ExitStack() as undo, StopSignals() as signals:
         split = choose_steering()
         fabric = undo.enter_context(build_testbed(scenario, PUBLISH, split))
@@ -145,6 +156,7 @@ def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, pro
         summary = summarise(facts, verdict, run.log.requests, run.flow_log.rows)
         manifest |= {"wall_s": facts.wall_s, "calibrated_share": run.preflight.calibrated, "concurrent_flows_peak": run.peak}
         manifest["rows"] = dict(observation.rows)
+        write_json(out / "summary.json", summary)
         write_manifest(out, manifest, "interrupted" if signals.requested else "finished")
         return Outcome(summary, verdict, signals.requested)
 
@@ -198,6 +210,8 @@ class _Run:
         engine.watch(self.signals.fileno(), engine.stop)
         engine.watch(self.observer.fileno(), self.observer.check)
         self.preflight = preflight(engine, self.scenario.cluster_layout(), self.scenario.scale.rate)
+        if self.signals.requested:  # what was cut short has proved nothing
+            self.preflight = Preflight((), (), None)
         self.epoch = monotonic()
         if self.preflight.delivery or self.preflight.calibration or self.signals.requested:
             self.observer.begin(self.epoch)

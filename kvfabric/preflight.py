@@ -19,7 +19,7 @@ from workloads.replay.flows import FlowResult, FlowSpec
 PREFLIGHT_BYTES = 100_000
 CALIBRATION_S = 0.4
 TOLERANCE = 0.01
-_ATTEMPTS = 3
+_ATTEMPTS = 5
 _GRACE_S = 10.0
 _FIRST_ID = 1 << 40
 """Flow ids far above those of any turn."""

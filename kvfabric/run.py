@@ -13,7 +13,7 @@ from kvfabric.doctor import require
 from kvfabric.errors import EXIT_NO, EXIT_OK, BadInput, KvfabricError, MachineCannot
 from kvfabric.observer import wants_progress
 from kvfabric.probes import machine_facts, probe_machine
-from kvfabric.records import prepare_out, write_json
+from kvfabric.records import prepare_out
 from kvfabric.sandbox import run_sealed
 from kvfabric.scenario import Scenario, parse_scenario
 from kvfabric.summary import render_summary
@@ -66,7 +66,6 @@ def inside(request: str) -> int:
         raise
     except OSError as error:
         raise MachineCannot(f"the network could not be built: {error}", "see what kvfabric doctor says") from error
-    write_json(out / "summary.json", outcome.summary)
     if asked["json"]:
         json.dump(outcome.summary, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
         print()

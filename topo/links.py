@@ -7,10 +7,6 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-from pyroute2.netlink.rtnl.ndmsg import ndmsg
-
 from topo.netlink import (
     NLM_F_ACK,
     NLM_F_CREATE,
@@ -21,7 +17,6 @@ from topo.netlink import (
     attribute,
     attributes,
     raw_request,
-    request,
 )
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
@@ -30,7 +25,11 @@ RTM_NEWROUTE, RTM_GETROUTE = 24, 26
 RTM_NEWNEIGH = 28
 RTM_NEWNEXTHOP = 104
 IFF_UP = 1
-_IFA_LOCAL = 2
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_TXQLEN, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 1, 3, 4, 13, 18, 28
+_IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
+_NESTED = 0x8000
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_NDA_DST, _NDA_LLADDR = 1, 2
 _NUD_PERMANENT = 0x80
 _RTA_DST, _RTA_SRC, _RTA_IIF, _RTA_OIF, _RTA_IP_PROTO, _RTA_SPORT, _RTA_DPORT = 1, 2, 3, 4, 27, 28, 29
 _RTA_GATEWAY, _RTA_NH_ID = 5, 30
@@ -38,6 +37,7 @@ _TABLE_MAIN, _UNICAST = 254, 1
 _ONLINK = 4
 _NHA_ID, _NHA_GROUP, _NHA_OIF, _NHA_GATEWAY = 1, 2, 5, 6
 _CREATE = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL
+_REPLACE = NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE
 _SCOPE_LINK = 253
 _PROTO_STATIC = 4
 
@@ -55,41 +55,43 @@ class VethEnd:
 def veth(a: VethEnd, b: VethEnd, *, mtu: int, queue_length: int) -> Request:
     """Make a veth pair with each end already in its namespace, with its index, MAC, MTU and txqueuelen."""
 
-    def attrs(end: VethEnd) -> list[tuple[str, object]]:
-        common: list[tuple[str, object]] = [
-            ("IFLA_IFNAME", end.name),
-            ("IFLA_MTU", mtu),
-            ("IFLA_TXQLEN", queue_length),
-            ("IFLA_NET_NS_FD", end.namespace_fd),
-        ]
-        return common if end.mac is None else [*common, ("IFLA_ADDRESS", end.mac)]
+    def attrs(end: VethEnd) -> bytes:
+        common = (
+            attribute(_IFLA_IFNAME, end.name.encode() + b"\0")
+            + attribute(_IFLA_MTU, struct.pack("=I", mtu))
+            + attribute(_IFLA_TXQLEN, struct.pack("=I", queue_length))
+            + attribute(_IFLA_NET_NS_FD, struct.pack("=I", end.namespace_fd))
+        )
+        return common if end.mac is None else common + attribute(_IFLA_ADDRESS, _mac_bytes(end.mac))
 
-    peer = {"index": b.index, "attrs": attrs(b)}
-    info = {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]})]}
-    message = ifinfmsg()
-    message["index"] = a.index
-    message["attrs"] = [*attrs(a), ("IFLA_LINKINFO", info)]
-    return request(message, RTM_NEWLINK, f"link {a.name} - {b.name}", create=True)
+    peer = attribute(_VETH_INFO_PEER, _ifinfo(b.index) + attrs(b))
+    info = attribute(_IFLA_INFO_KIND, b"veth\0") + attribute(_IFLA_INFO_DATA | _NESTED, peer)
+    body = _ifinfo(a.index) + attrs(a) + attribute(_IFLA_LINKINFO | _NESTED, info)
+    return raw_request(RTM_NEWLINK, body, f"link {a.name} - {b.name}", flags=_CREATE)
+
+
+def _ifinfo(index: int, flags: int = 0, change: int = 0) -> bytes:
+    return struct.pack("=BBHiII", 0, 0, 0, index, flags, change)
+
+
+def _mac_bytes(mac: str) -> bytes:
+    return bytes.fromhex(mac.replace(":", ""))
 
 
 def set_link(index: int, name: str, *, up: bool | None = None, mac: str | None = None, new_name: str | None = None) -> Request:
     """Change a link in place: up or down, another MAC, another name."""
-    message = ifinfmsg()
-    message["index"] = index
-    if up is not None:
-        message["flags"], message["change"] = (IFF_UP if up else 0), IFF_UP
-    message["attrs"] = [
-        *([("IFLA_ADDRESS", mac)] if mac else []),
-        *([("IFLA_IFNAME", new_name)] if new_name else []),
-    ]
-    return request(message, RTM_NEWLINK, f"change {name}")
+    state = (0, 0) if up is None else (IFF_UP if up else 0, IFF_UP)
+    body = _ifinfo(index, *state)
+    if mac:
+        body += attribute(_IFLA_ADDRESS, _mac_bytes(mac))
+    if new_name:
+        body += attribute(_IFLA_IFNAME, new_name.encode() + b"\0")
+    return raw_request(RTM_NEWLINK, body, f"change {name}")
 
 
 def delete_link(index: int, name: str) -> Request:
     """Remove an interface (and its veth peer)."""
-    message = ifinfmsg()
-    message["index"] = index
-    return request(message, RTM_DELLINK, f"remove {name}")
+    return raw_request(RTM_DELLINK, _ifinfo(index), f"remove {name}")
 
 
 def link_state(netlink: NetlinkSocket, index: int) -> tuple[bool, str | None, int]:
@@ -104,10 +106,10 @@ def link_state(netlink: NetlinkSocket, index: int) -> tuple[bool, str | None, in
 def address(index: int, cidr: str, *, name: str) -> Request:
     """Give an interface an IPv4 address."""
     ip, _, prefix = cidr.partition("/")
-    message = ifaddrmsg()
-    message["family"], message["prefixlen"], message["index"] = socket.AF_INET, int(prefix), index
-    message["attrs"] = [("IFA_LOCAL", ip), ("IFA_ADDRESS", ip)]
-    return request(message, RTM_NEWADDR, f"{name}: address {cidr}", create=True, replace=True)
+    local = socket.inet_aton(ip)
+    body = struct.pack("=BBBBI", socket.AF_INET, int(prefix), 0, 0, index)
+    body += attribute(_IFA_LOCAL, local) + attribute(_IFA_ADDRESS, local)
+    return raw_request(RTM_NEWADDR, body, f"{name}: address {cidr}", flags=_REPLACE)
 
 
 def remove_address(index: int, cidr: str, *, name: str) -> Request:
@@ -129,10 +131,9 @@ def addresses(netlink: NetlinkSocket, index: int) -> list[str]:
 
 def neighbour(index: int, ip: str, mac: str, *, name: str) -> Request:
     """A permanent neighbour entry."""
-    message = ndmsg()
-    message["family"], message["ifindex"], message["state"] = socket.AF_INET, index, _NUD_PERMANENT
-    message["attrs"] = [("NDA_DST", ip), ("NDA_LLADDR", mac)]
-    return request(message, RTM_NEWNEIGH, f"{name}: neighbour {ip}", create=True, replace=True)
+    body = struct.pack("=BxxxiHBB", socket.AF_INET, index, _NUD_PERMANENT, 0, 0)
+    body += attribute(_NDA_DST, socket.inet_aton(ip)) + attribute(_NDA_LLADDR, _mac_bytes(mac))
+    return raw_request(RTM_NEWNEIGH, body, f"{name}: neighbour {ip}", flags=_REPLACE)
 
 
 def nexthop(identity: int, index: int, gateway: str, *, name: str) -> Request:
@@ -172,7 +173,7 @@ def route(prefix: str, *, name: str, index: int | None = None, gateway: str | No
         body += attribute(_RTA_GATEWAY, socket.inet_aton(gateway))
     if index is not None:
         body += attribute(_RTA_OIF, struct.pack("=I", index))
-    return raw_request(RTM_NEWROUTE, body, f"{name}: route {prefix}", flags=NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE)
+    return raw_request(RTM_NEWROUTE, body, f"{name}: route {prefix}", flags=_REPLACE)
 
 
 def lookup(netlink: NetlinkSocket, *, iif: int, source: str, destination: str, sport: int, dport: int) -> int:

@@ -74,7 +74,7 @@ def _class_parameters(rate_Bps: int, ceil_Bps: int, burst: int, quantum: int) ->
 
 
 def _class(minor_parent: int, handle: int, rate_Bps: int, ceil_Bps: int, shape: PortShape) -> tuple[int, int, bytes, bytes]:
-    parameters = _class_parameters(rate_Bps, ceil_Bps, shape.frame, shape.frame)
+    parameters = _class_parameters(rate_Bps, ceil_Bps, shape.buffer, shape.frame)
     options = attribute(_TCA_HTB_PARMS, parameters)
     for kind, rate in ((_TCA_HTB_RATE64, rate_Bps), (_TCA_HTB_CEIL64, ceil_Bps)):
         wide = struct.pack("=Q", rate if rate > 0xFFFFFFFF else 0)  # the 32-bit field is full from 34.4 Gb/s on

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topo.cluster import Cluster
@@ -40,6 +40,7 @@ def test_everything_is_unique_with_512_hosts(uplinks: int) -> None:
     expect_all_unique(fabric)
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     st.builds(Cluster, prefill=st.integers(1, 12), decode=st.integers(1, 12), tp=st.integers(1, 8), rack=st.integers(1, 9)),
     st.integers(1, 9),
@@ -93,6 +94,7 @@ def test_lookups_by_port() -> None:
     assert [port.number for port in fabric.ports_of["a"]] == [0, 2]
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(1, 20))
 def test_every_router_hashes_with_a_seed_of_its_own_and_the_same_one_next_time(seed: int, uplinks: int) -> None:
     fabric = LeafSpine(Cluster(prefill=4, decode=4, tp=2, rack=2), uplinks, 1e6).build()

@@ -6,7 +6,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topo.cluster import Cluster, Role
@@ -20,6 +20,7 @@ clusters = st.builds(
 )  # fmt: skip
 
 
+@settings(max_examples=50, deadline=None)
 @given(clusters)
 def test_no_rack_mixes_the_roles_and_none_is_overfull(cluster: Cluster) -> None:
     roles: dict[int, set[Role]] = {}
@@ -30,6 +31,7 @@ def test_no_rack_mixes_the_roles_and_none_is_overfull(cluster: Cluster) -> None:
     assert max(Counter(gpu.rack for gpu in cluster.gpus()).values()) <= cluster.rack
 
 
+@settings(max_examples=50, deadline=None)
 @given(clusters)
 def test_gpus_are_counted_once_in_order_and_no_two_share_a_place(cluster: Cluster) -> None:
     gpus = cluster.gpus()
@@ -106,6 +108,7 @@ def test_more_uplinks_than_hosts_is_refused(text: str) -> None:
         parse_ratio(text)
 
 
+@settings(max_examples=50, deadline=None)
 @given(clusters, st.integers(1, 5))
 def test_every_leaf_has_one_uplink_to_every_spine_and_every_host_one_leaf(cluster: Cluster, uplinks: int) -> None:
     fabric = LeafSpine(cluster, uplinks, 25e6).build()

@@ -1,4 +1,4 @@
-"""The arithmetic of a shaped port, its netlink template, flow classes, CPU masks, hash seeds, and scale."""
+"""The arithmetic of a shaped port, its netlink template, and flow classes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topo import tc
-from topo.cluster import Cluster
-from topo.emulated import cpu_masks, hash_seeds
-from topo.leafspine import LeafSpine
 from topo.netlink import attribute, attributes
-from topo.scale import Scale
 from topo.shaping import PortShape, Queue, header_efficiency
-from topo.steering import Steering, cpu_mask, same_mask, steering_for
 
 pytestmark = pytest.mark.unit
 
@@ -109,80 +104,3 @@ def test_netlink_attributes_come_back_as_they_were(items: list[tuple[int, bytes]
     data = b"".join(attribute(kind, payload) for kind, payload in items)
     assert len(data) % 4 == 0
     assert list(attributes(data)) == items
-
-
-@pytest.mark.parametrize(
-    ("cpu", "mask"),
-    [(0, "1"), (1, "2"), (5, "20"), (31, "80000000"), (32, "00000001,00000000"), (70, "00000040,00000000,00000000")],
-)
-def test_a_mask_is_written_as_the_kernel_writes_it(cpu: int, mask: str) -> None:
-    assert cpu_mask(cpu) == mask
-
-
-@given(st.integers(0, 1000))
-def test_a_mask_names_one_cpu_whatever_its_padding(cpu: int) -> None:
-    assert int(cpu_mask(cpu).replace(",", ""), 16) == 1 << cpu
-    assert same_mask(cpu_mask(cpu), f"{1 << cpu:0300x}")
-    assert not same_mask(cpu_mask(cpu), cpu_mask(cpu + 1))
-
-
-@given(st.dictionaries(st.integers(0, 63), st.floats(0, 1), min_size=2, max_size=8))
-def test_the_idlest_cpu_goes_to_the_hosts_and_the_others_to_the_routers(idle: dict[int, float]) -> None:
-    steering = steering_for(idle)
-    assert steering is not None
-    assert idle[steering.host_cpu] == max(idle.values())
-    assert {steering.host_cpu, *steering.router_cpus} == set(idle)
-    assert steering.host_cpu not in steering.router_cpus
-
-
-def test_one_cpu_cannot_be_split() -> None:
-    assert steering_for({0: 1.0}) is None
-
-
-def test_hosts_share_a_cpu_and_routers_are_dealt_out() -> None:
-    fabric = LeafSpine(Cluster(1, 1, 4, 4), 2, 25e6).build()
-    masks = cpu_masks(fabric, Steering(1, (0, 2)))
-    assert {masks[f"{role}0g{position}"] for role in "pd" for position in range(4)} == {"2"}
-    assert [masks[name] for name in ("leaf0", "leaf1", "spine0", "spine1")] == ["1", "4", "1", "4"]
-    assert set(masks) == set(fabric.by_name)
-
-
-def test_every_router_has_a_hash_seed_of_its_own_and_the_same_again() -> None:
-    fabric = LeafSpine(Cluster(32, 32, 8, 32), 32, 25e6).build()
-    seeds = hash_seeds(fabric, 7)
-    assert len(set(seeds.values())) == len(seeds) == 16 + 32
-    assert seeds == hash_seeds(fabric, 7) != hash_seeds(fabric, 8)
-    assert all(0 < seed < 1 << 31 for seed in seeds.values())
-
-
-POSITIVE = st.floats(1e-3, 1e3)
-
-
-@given(st.floats(1e9, 1e12), st.floats(1e6, 1e9), POSITIVE, POSITIVE)
-def test_a_time_that_is_scaled_scales_back(real_Bps: float, emu_Bps: float, time: float, value: float) -> None:
-    scale = Scale(real_Bps, emu_Bps, time)
-    assert scale.to_real_time(scale.to_emu_time(value)) == pytest.approx(value, rel=1e-12)
-
-
-@given(st.floats(1e9, 1e12), st.floats(1e6, 1e9), st.floats(1, 1e3), st.integers(10**6, 10**12))
-def test_a_transfer_takes_as_long_as_its_scaled_time_says(real_Bps: float, emu_Bps: float, time: float, size: int) -> None:
-    scale = Scale(real_Bps, emu_Bps, time)
-    emulated = scale.to_emu_bytes(size)
-    assert (
-        emulated / emu_Bps == pytest.approx(scale.to_emu_time(size / real_Bps), abs=0.5001 / emu_Bps, rel=1e-9) or emulated == 1
-    )
-
-
-def test_the_anchor_of_the_design() -> None:
-    """66.7K tokens at 80 KiB are 5.46 GB, 121 ms at 45 GB/s; at 200 Mb/s and γ = 10 still 1.21 s."""
-    size = 66_700 * 80 * 1024
-    assert size == pytest.approx(5.46e9, rel=1e-3)
-    assert size / 45e9 == pytest.approx(0.121, rel=5e-3)
-    scale = Scale(45e9, 25e6, 10)
-    assert scale.to_emu_bytes(size) / 25e6 == pytest.approx(1.21, rel=5e-3)
-    assert scale.to_emu_time(0.025) == pytest.approx(0.25)
-
-
-def test_something_stays_something_and_nothing_nothing() -> None:
-    scale = Scale(45e9, 25e6, 1)
-    assert (scale.to_emu_bytes(1), scale.to_emu_bytes(0)) == (1, 0)

@@ -126,6 +126,13 @@ class ConnectionPool:
         self._idle.setdefault((connection.source, connection.destination, slot), []).append(connection)
         return True
 
+    def drop(self, connection: Connection) -> None:
+        """Close a connection that died while it was idle."""
+        for waiting in self._idle.values():
+            if connection in waiting:
+                waiting.remove(connection)
+        connection.close()
+
     def open(self, source: str, destination: str, slot: int) -> Connection:
         """Begin to connect, from the next free source port of the slot's class."""
         spares = self._spares.get((source, slot % self.settings.classes))

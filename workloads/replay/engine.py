@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 
-from workloads.replay.connections import Connection, ConnectionPool, Endpoint, SocketSettings
+from workloads.replay.connections import LISTEN_PORT, Connection, ConnectionPool, Endpoint, SocketSettings
 from workloads.replay.flows import FlowResult, FlowSpec
 from workloads.replay.pattern import Pattern
 from workloads.replay.tcpinfo import read_tcp_info
@@ -26,6 +26,8 @@ from workloads.replay.timer import TimerFd
 _READ = 1 << 16
 _IN, _OUT, _ERR = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR | select.EPOLLHUP
 _SPARE_DELAY_S = 5e-3
+_AWAKE_S = 250e-6
+"""How long before something is due the loop stops sleeping: waking an idle CPU takes part of that, more in a virtual machine."""
 _RELEASE_SLACK = 20e-6
 """Releases due within this many seconds are done together with the one that is due: the timer's own precision."""
 
@@ -119,8 +121,10 @@ class ReplayEngine:
             timeout = 0 if ready or self._stopped else None
             if timeout is None:
                 wake = min(self._due[0][0] if self._due else math.inf, until)
-                if wake < math.inf:
-                    self._timer.arm(wake)
+                if wake <= monotonic() + _AWAKE_S:
+                    timeout = 0
+                elif wake < math.inf:
+                    self._timer.arm(wake - _AWAKE_S)
             for fd, events in self._epoll.poll(timeout, 16):
                 handler = handlers.get(fd)
                 if handler is not None:
@@ -157,7 +161,11 @@ class ReplayEngine:
         connection = self.pool.take(spec.source, spec.destination, spec.slot)
         cold = connection is None
         if connection is None:
-            connection = self.pool.open(spec.source, spec.destination, spec.slot)
+            try:
+                connection = self.pool.open(spec.source, spec.destination, spec.slot)
+            except OSError as error:
+                self._refused(spec, error.strerror or str(error))
+                return
             self._expect(connection, spec.slot)
         flow = _Live(spec, connection)
         self._live[connection] = flow
@@ -171,6 +179,12 @@ class ReplayEngine:
             flow.busy_before = read_tcp_info(connection.sender).busy_s
             self._aim(flow)
         self._release(flow)
+
+    def _refused(self, spec: FlowSpec, reason: str) -> None:
+        """Report a flow that got no connection: from the loop, because whoever starts flows is not done starting them."""
+        now = monotonic()
+        result = FlowResult(spec, 0, LISTEN_PORT, True, now, None, now, 0, 0, None, None, 0.0, None, reason)
+        self.call_at(now, lambda: self.on_done(result) if self.on_done is not None else None)
 
     def _release(self, flow: _Live) -> None:
         spec = flow.spec
@@ -263,8 +277,9 @@ class ReplayEngine:
         if events & _ERR:
             code = connection.sender.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             reason = os.strerror(code) if code else "connection closed"
-            self._forget(connection)
-            if flow is not None:
+            if flow is None:
+                self._discard(connection)
+            else:
                 self._fail(flow, reason)
             return
         self._epoll.modify(connection.sender.fileno(), 0)
@@ -289,7 +304,7 @@ class ReplayEngine:
         accepted = connection.accepted
         assert accepted is not None
         if flow is None:
-            self._unexpected(connection, accepted)
+            self._discard(connection)
             return
         spec = flow.spec
         mark = spec.head_bytes if flow.received < spec.head_bytes else spec.bytes
@@ -321,10 +336,10 @@ class ReplayEngine:
                 self._head(flow, now)
             self._aim(flow)
 
-    def _unexpected(self, connection: Connection, accepted: socket.socket) -> None:
-        """Readable without a flow: the peer closed, or bytes nobody sent. Either way the connection is of no use."""
+    def _discard(self, connection: Connection) -> None:
+        """One end of an idle connection was closed, or has bytes nobody sent: no flow must be given it."""
         self._forget(connection)
-        connection.close()
+        self.pool.drop(connection)
 
     def _head(self, flow: _Live, now: float) -> None:
         flow.head_at = now
