@@ -141,7 +141,11 @@ def find_gap(
         end_s = max(start_s + setup_s, ready_s) + duration_s
         # What ends in the room has no window between t and its start either, so that the set-up found at t still holds.
         # A start beyond the room is met again as the end of a later window.
-        if end_s <= min(p_starts[i], d_starts[j]) and not _breaks(p, i, d.instance, tau_s) and not _breaks(d, j, p.instance, tau_s):
+        if (
+            end_s <= min(p_starts[i], d_starts[j])
+            and not _breaks(p, i, d.instance, tau_s)
+            and not _breaks(d, j, p.instance, tau_s)
+        ):
             return Gap(start_s, setup_s, end_s) if end_s < before_s else None
     return None
 
