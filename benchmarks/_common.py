@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import monotonic, process_time
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout that is not installed
+
 from kvfabric.emulation import _NICE as REPLAY_NICE
 from kvfabric.emulation import PUBLISH
 from kvfabric.machine import CpuSampler, host_facts, read_softnet, softnet_delta

@@ -47,7 +47,8 @@ Change = Booked | Moved | Freed
 class Bookings:
     """Calendars of ``prefill`` and ``decode`` instances whose ports carry ``rate_Bps`` each and move in ``tau_s``.
 
-    ``reuse`` off sets every circuit up anew. Methods raise BookingError for a window that is not booked, or is twice.
+    ``reuse`` off sets every circuit up anew. Events of an instant come before its commands: at ``now_s`` the windows that
+    began earlier have been commanded, one that begins just then has not. Methods raise BookingError for a window that is not booked, or is twice.
     """
 
     def __init__(self, prefill: int, decode: int, *, rate_Bps: float, tau_s: float, reuse: bool = True) -> None:
@@ -98,7 +99,7 @@ class Bookings:
         Windows that counted on a circuit that now never comes are moved.
         """
         window = self._get(transfer, part)
-        orphans = self._take(window, stays=window.start_s <= now_s)
+        orphans = self._take(window, stays=window.start_s < now_s)
         return (Freed(window, now_s), *self._move(orphans, now_s))
 
     def extend(self, transfer: int, part: Part, until_s: float, now_s: float) -> tuple[Change, ...]:
@@ -117,7 +118,7 @@ class Bookings:
     def rebook(self, transfer: int, part: Part, *, ready_s: float, size: float, now_s: float) -> tuple[Change, ...]:
         """Give a window back and book the earliest gap for ``size`` bytes that are ready at ``ready_s`` in its place."""
         window = self._get(transfer, part)
-        orphans = self._take(window, stays=window.start_s <= now_s)
+        orphans = self._take(window, stays=window.start_s < now_s)
         behind = [w for w in (self.window(transfer, "tail"),) if w is not None and part == "head"]
         removed = self._remove([*orphans, *behind])
         moved = Moved(window, self._place(replace(window, ready_s=ready_s, size=size), now_s))
@@ -146,7 +147,7 @@ class Bookings:
         for calendar, peer in ((p, window.decode), (d, window.prefill)):
             calendar.remove(window)
             if stays:
-                calendar.stand(peer, window.start_s)
+                calendar.stand(window, peer)
         behind = [c.windows[i] for c, i in zip((p, d), places, strict=True) if i < len(c.windows)]
         return [w for w in behind if not self._has_its_circuit(w)]
 

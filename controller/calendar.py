@@ -56,7 +56,7 @@ class Calendar:
     Windows leave when they are freed, not when they end: one that has ended and is still here is late.
     """
 
-    __slots__ = ("_standing", "_stood_s", "ends", "instance", "peers", "starts", "windows")
+    __slots__ = ("_standing", "_stood_s", "ends", "instance", "moving_until_s", "peers", "starts", "windows")
 
     def __init__(self, instance: int) -> None:
         self.instance = instance
@@ -64,6 +64,7 @@ class Calendar:
         self.ends: list[float] = [math.inf]
         self.peers: list[int] = []
         self.windows: list[Window] = []
+        self.moving_until_s = -math.inf
         self._standing: int | None = None
         self._stood_s = -math.inf
 
@@ -89,10 +90,14 @@ class Calendar:
         i = self.index(window)
         del self.starts[i], self.ends[i], self.peers[i], self.windows[i]
 
-    def stand(self, peer: int, since_s: float) -> None:
-        """The port was pointed at ``peer`` at ``since_s`` and its window is gone; reports may come in any order."""
-        if since_s >= self._stood_s:
-            self._standing, self._stood_s = peer, since_s
+    def stand(self, window: Window, peer: int) -> None:
+        """The port was pointed at ``peer`` by a window that is gone; reports may come in any order.
+
+        If it was given back while the port moved, the port is closed to all until the move is over.
+        """
+        if window.start_s >= self._stood_s:
+            self._standing, self._stood_s = peer, window.start_s
+        self.moving_until_s = max(self.moving_until_s, window.start_s + window.setup_s)
 
     def peer_before(self, i: int) -> int | None:
         """Whom the port points to when window ``i`` comes (``i`` = number of windows: after all of them)."""
@@ -121,6 +126,7 @@ def find_gap(
     The set-up may precede the data, and is left out where the last window before on both calendars is p–d (never with
     ``reuse`` off). None if no gap ends before ``before_s``; with infinity there always is one.
     """
+    now_s = max(now_s, p.moving_until_s, d.moving_until_s)
     first_s, last_s = max(now_s, ready_s - tau_s), before_s - duration_s
     p_starts, p_ends, d_starts, d_ends = p.starts, p.ends, d.starts, d.ends
     # Windows that ended earlier, or end too late for before_s, are not looked at.
@@ -139,13 +145,10 @@ def find_gap(
         setup_s = 0.0 if stands else tau_s
         start_s = max(t, ready_s - setup_s)
         end_s = max(start_s + setup_s, ready_s) + duration_s
+        room_s = min(p_starts[i], d_starts[j])
         # What ends in the room has no window between t and its start either, so that the set-up found at t still holds.
         # A start beyond the room is met again as the end of a later window.
-        if (
-            end_s <= min(p_starts[i], d_starts[j])
-            and not _breaks(p, i, d.instance, tau_s)
-            and not _breaks(d, j, p.instance, tau_s)
-        ):
+        if end_s <= room_s and not _breaks(p, i, d.instance, tau_s) and not _breaks(d, j, p.instance, tau_s):
             return Gap(start_s, setup_s, end_s) if end_s < before_s else None
     return None
 

@@ -2,7 +2,11 @@
 
 import sys
 
-from kvfabric.cli import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from kvfabric.cli import main
+
+        code = main()
+    except KeyboardInterrupt:  # while it was being loaded
+        code = 130
+    sys.exit(code)

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
@@ -42,7 +42,12 @@ from workloads.replay.pattern import Pattern
 
 _LEAD_S = 0.3
 """Emulated seconds between the last preparation and the start of the window."""
+LOOKAHEAD_S = 2e-3
+"""Emulated seconds by which the model plans ahead of the clock, so that planning takes no time from the first byte."""
 _MAX_PREPARED = 4096
+_REHEARSED = 8
+_REHEARSAL_TIME = 0.02
+_REHEARSAL_S = 3.0
 _PREPARE_S = 20.0
 PUBLISH = Path("/run/netns")
 _NICE = -10
@@ -92,7 +97,8 @@ class _Log:
         )  # fmt: skip
 
 
-def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, progress: bool) -> Outcome:
+def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, progress: bool,
+            host_cpu: int | None = None) -> Outcome:  # fmt: skip
     """Run it. Raises KvfabricError for what stops a run before or without a verdict; OSError when the kernel refuses."""
     began = monotonic()
     scale = Scale(scenario.fabric.rate, scenario.scale.rate, scenario.scale.time)
@@ -108,7 +114,7 @@ def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, pro
     }
     write_manifest(out, manifest, "running")
     try:
-        return _emulate(scenario, workload, out, writer, manifest, scale, began, progress)
+        return _emulate(scenario, workload, out, writer, manifest, scale, began, progress, host_cpu)
     except BaseException as error:
         manifest["failure"] = f"{type(error).__name__}: {error}"
         with suppress(OSError):  # a full disk may be what went wrong, and must not hide it
@@ -117,9 +123,9 @@ def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, pro
 
 
 def _emulate(scenario: Scenario, workload: Workload, out: Path, writer: RecordWriter, manifest: dict[str, object], scale: Scale,
-             began: float, progress: bool) -> Outcome:  # fmt: skip
+             began: float, progress: bool, host_cpu: int | None) -> Outcome:  # fmt: skip
     with ExitStack() as undo, StopSignals() as signals:
-        split = choose_steering()
+        split = choose_steering(host_cpu)
         fabric = undo.enter_context(build_testbed(scenario, PUBLISH, split))
         manifest["network"] = _network_facts(scenario, fabric)
         manifest["bring_up_s"] = monotonic() - began
@@ -201,7 +207,7 @@ class _Run:
         undo.callback(self._pattern.close)
         self._engine = ReplayEngine(endpoints(fabric), socket_settings(scenario), self._pattern, on_open=self.flow_log.predict)
         undo.callback(self._engine.close)
-        self._model = serving_model(scenario, workload)
+        self._model = serving_model(scenario, workload, scale.to_real_time(LOOKAHEAD_S))
         self._replay: TurnReplay | None = None
 
     def execute(self) -> None:
@@ -217,6 +223,7 @@ class _Run:
             self.observer.begin(self.epoch)
             return
         self._prepare()
+        self._rehearse()
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -230,6 +237,7 @@ class _Run:
                 engine, self._model, self.scale,
                 tp=self.scenario.cluster.tp,
                 epoch=self.epoch,
+                lookahead_emu_s=LOOKAHEAD_S,
                 checked=lambda flow: wanted.setdefault(flow, draw.random() < share),
                 on_turn=self.log.turn,
                 on_transfer=self.log.transfer,
@@ -257,6 +265,27 @@ class _Run:
         until = monotonic() + _PREPARE_S
         while self._engine.preparing and monotonic() < until and not self.signals.requested:
             self._engine.run(monotonic() + 0.05)
+
+    def _rehearse(self) -> None:
+        """Replay a few small turns, sped up, and forget them: the first pass through any code is the slowest, by
+        milliseconds, and the first turns of the window would pay for it with late sends."""
+        smallest = sorted(self.workload.offered.turns, key=lambda turn: turn.new)[:_REHEARSED]
+        turns = tuple(replace(turn, id=place, arrival_s=0.0) for place, turn in enumerate(smallest))
+        scale = Scale(self.scale.rate_real_Bps, self.scale.rate_emu_Bps, _REHEARSAL_TIME)
+        epoch = monotonic() + _LEAD_S / 10
+        scratch = FlowLog(self._fabric, scale, self.scenario.scale.rate, self.scenario.cluster.tp)
+        log = _Log(scale, scratch, lambda *_rows: None, self.scenario.cluster.tp)
+        TurnReplay(
+            self._engine, serving_model(self.scenario, self.workload, scale.to_real_time(LOOKAHEAD_S)), scale,
+            tp=self.scenario.cluster.tp,
+            epoch=epoch,
+            lookahead_emu_s=LOOKAHEAD_S,
+            checked=lambda flow: flow % 2 == 0,
+            on_turn=log.turn,
+            on_transfer=log.transfer,
+            on_flow=lambda result: scratch.add(result, epoch),
+        ).run(turns, give_up_s=_REHEARSAL_S / _REHEARSAL_TIME)  # fmt: skip
+        self._engine.concurrent_peak = 0
 
     def close_books(self) -> None:
         """Rows for what has not ended, and the realised path of every flow."""

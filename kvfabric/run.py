@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
+from kvfabric.cpu_claim import claimed_cpu, idle_shares
 from kvfabric.doctor import require
 from kvfabric.errors import EXIT_NO, EXIT_OK, BadInput, KvfabricError, MachineCannot
 from kvfabric.observer import wants_progress
@@ -38,7 +40,9 @@ def run_emulation(scenario: Scenario, *, out: Path, csv: bool, as_json: bool, de
     require(scenario, probe_machine(machine_facts()))
     prepare_out(out)
     request = {"scenario": scenario.resolved(), "out": str(out), "csv": csv, "json": as_json, "debug": debug}
-    code = run_sealed([sys.executable, "-m", "kvfabric.run", json.dumps(request)])
+    with claimed_cpu(idle_shares()) as request["host_cpu"]:
+        # Ctrl-C waits until the program inside has been loaded: Python answers one that comes before with a traceback.
+        code = run_sealed([sys.executable, "-m", "kvfabric.run", json.dumps(request)], held=[signal.SIGINT])
     _give_to_caller(out)
     return code
 
@@ -61,7 +65,7 @@ def inside(request: str) -> int:
     workload = build_workload(scenario)
     progress = wants_progress(as_json=asked["json"], stderr_is_tty=sys.stderr.isatty())
     try:
-        outcome = emulate(scenario, workload, out, csv=asked["csv"], progress=progress)
+        outcome = emulate(scenario, workload, out, csv=asked["csv"], progress=progress, host_cpu=asked["host_cpu"])
     except KvfabricError:
         raise
     except OSError as error:
@@ -80,6 +84,7 @@ def _main() -> int:
 
     request = sys.argv[1]
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         return inside(request)
     except (Exception, KeyboardInterrupt) as error:
         return report_failure(error, debug=bool(json.loads(request)["debug"]))

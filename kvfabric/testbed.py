@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from time import monotonic, sleep
 
-from kvfabric.machine import CpuSampler
+from kvfabric.cpu_claim import idle_shares
 from kvfabric.scenario import Scenario
 from topo.emulated import EmulatedFabric, LinkSettings
 from topo.fabric import Fabric, NodeKind
@@ -16,7 +15,6 @@ from topo.shaping import Queue
 from topo.steering import Steering, steering_for
 from workloads.replay.connections import Endpoint, SocketSettings
 
-_LOOK_S = 0.2
 _UNBOUNDED_WINDOW = 6 << 20
 """``receive_window: null`` asks for as much as the kernel's own tuning would grow to."""
 
@@ -67,16 +65,10 @@ def socket_settings(scenario: Scenario) -> SocketSettings:
     )
 
 
-def choose_steering() -> Steering | None:
-    """Look which CPU is idlest for a moment, and give it to the hosts."""
-    sampler = CpuSampler(monotonic())
-    sleep(_LOOK_S)
-    sample = sampler.sample(monotonic())
-    seen = dict(sample.cores) if sample else {}
-    # Rounded, and a draw between equals: two runs started together should not both take the same CPU.
-    cpus = sorted(os.sched_getaffinity(0))
-    shift = os.urandom(1)[0] % len(cpus)
-    return steering_for({cpu: round(seen.get(cpu, 1.0), 1) + 1e-3 * ((cpu + shift) % len(cpus)) for cpu in cpus})
+def choose_steering(host_cpu: int | None = None) -> Steering | None:
+    """Give the hosts and the replay ``host_cpu``, or the idlest CPU where none is given."""
+    idle = idle_shares() if host_cpu is None else {cpu: float(cpu == host_cpu) for cpu in os.sched_getaffinity(0)}
+    return steering_for(idle)
 
 
 def build_testbed(scenario: Scenario, publish: Path | None, steering: Steering | None) -> EmulatedFabric:

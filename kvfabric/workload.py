@@ -98,8 +98,8 @@ def _source(tenant: TenantSpec) -> Trace | TurnSource:
     return replace(trace, turns=trace.turns[: tenant.limit], rows=tenant.limit + len(trace.skipped), notes=(*trace.notes, note))
 
 
-def serving_model(scenario: Scenario, workload: Workload) -> ServingModel:
-    """The serving model of a run, new."""
+def serving_model(scenario: Scenario, workload: Workload, lookahead_s: float = 0.0) -> ServingModel:
+    """The serving model of a run, new. ``lookahead_s`` (real seconds): see ServingConfig; a virtual clock needs none."""
     config = ServingConfig(
         prefill=scenario.cluster.prefill,
         decode=scenario.cluster.decode,
@@ -108,5 +108,6 @@ def serving_model(scenario: Scenario, workload: Workload) -> ServingModel:
         mode=scenario.workload.mode,
         tenant_modes={tenant.name: tenant.mode for tenant in scenario.workload.tenants if tenant.mode is not None},
         decode_choice=scenario.workload.decode,
+        lookahead_s=max(1e-6, lookahead_s),
     )
     return ServingModel(config, workload.prefill.chunk_times, workload.prefill.chunks)

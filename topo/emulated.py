@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +34,8 @@ hash survives the veth and the same 5-tuple takes different paths on successive 
 
 QUIET_SYSCTLS = {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.default.disable_ipv6": "1"}
 """No neighbour discovery and no MLD packets among the measured ones."""
+
+_NFT_AT_ONCE = 4
 
 HASH_SEED = "net.ipv4.fib_multipath_hash_seed"
 
@@ -142,8 +145,8 @@ class EmulatedFabric:
             for name, mask in () if by_birth else masks.items():
                 self.node(name).namespace.steer([port.name for port in fabric.ports_of[name]], mask)
             self._observers = [self.node(spine.name) for spine in fabric.of_kind(NodeKind.SPINE)] if observed else []
-            for router in self._observers:
-                observe.count_flows(router.namespace)
+            with ThreadPoolExecutor(_NFT_AT_ONCE) as pool:
+                list(pool.map(lambda router: observe.count_flows(router.namespace), self._observers))
         except BaseException:
             self.close()  # else the namespaces made so far would live as long as this process
             raise

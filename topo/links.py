@@ -1,4 +1,8 @@
-"""Interfaces, addresses, neighbours and routes as netlink requests."""
+"""Interfaces, addresses, neighbours and routes as netlink requests.
+
+What a fabric sends by the hundred is packed here: pyroute2 takes 0.2 to 0.4 ms to encode a message, a third of the bring-up of
+128 hosts. A test holds these bytes against those of pyroute2, which encodes the rest.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
 from topo.netlink import (
     NLM_F_ACK,
@@ -17,6 +23,7 @@ from topo.netlink import (
     attribute,
     attributes,
     raw_request,
+    request,
 )
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
@@ -80,18 +87,25 @@ def _mac_bytes(mac: str) -> bytes:
 
 def set_link(index: int, name: str, *, up: bool | None = None, mac: str | None = None, new_name: str | None = None) -> Request:
     """Change a link in place: up or down, another MAC, another name."""
-    state = (0, 0) if up is None else (IFF_UP if up else 0, IFF_UP)
-    body = _ifinfo(index, *state)
-    if mac:
-        body += attribute(_IFLA_ADDRESS, _mac_bytes(mac))
-    if new_name:
-        body += attribute(_IFLA_IFNAME, new_name.encode() + b"\0")
-    return raw_request(RTM_NEWLINK, body, f"change {name}")
+    if mac is None and new_name is None:  # what every port of a fabric goes through
+        state = (0, 0) if up is None else (IFF_UP if up else 0, IFF_UP)
+        return raw_request(RTM_NEWLINK, _ifinfo(index, *state), f"change {name}")
+    message = ifinfmsg()
+    message["index"] = index
+    if up is not None:
+        message["flags"], message["change"] = (IFF_UP if up else 0), IFF_UP
+    message["attrs"] = [
+        *([("IFLA_ADDRESS", mac)] if mac else []),
+        *([("IFLA_IFNAME", new_name)] if new_name else []),
+    ]
+    return request(message, RTM_NEWLINK, f"change {name}")
 
 
 def delete_link(index: int, name: str) -> Request:
     """Remove an interface (and its veth peer)."""
-    return raw_request(RTM_DELLINK, _ifinfo(index), f"remove {name}")
+    message = ifinfmsg()
+    message["index"] = index
+    return request(message, RTM_DELLINK, f"remove {name}")
 
 
 def link_state(netlink: NetlinkSocket, index: int) -> tuple[bool, str | None, int]:

@@ -1,6 +1,6 @@
 """Route netlink in batches: many requests in one send, every one acknowledged, errors with the request's own words.
 
-pyroute2 encodes the messages; its socket is not used, because a round trip and a task per message is what bring-up of
+pyroute2 encodes the rarer messages; its socket is not used, because a round trip and a task per message is what bring-up of
 hundreds of hosts cannot afford. A socket stays in the namespace in which it was opened.
 """
 

@@ -7,6 +7,7 @@ library in Python that is kept as well as nft itself, so the ``nft`` command spe
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from dataclasses import dataclass
 
@@ -43,12 +44,11 @@ class FlowCount:
 
 
 def _nft(namespace: Namespace, arguments: list[str], script: str | None = None) -> str:
-    try:
-        done = subprocess.run(
-            ["nft", *arguments], input=script, capture_output=True, text=True, timeout=60, preexec_fn=namespace.enter, check=False
-        )
-    except FileNotFoundError:
-        raise ObserveError("the nft command is missing; install nftables") from None
+    if shutil.which("nft") is None:
+        raise ObserveError("the nft command is missing; install nftables")
+    # nsenter, not a preexec_fn: that would copy this process's page tables each time, and could not be run by several threads.
+    enter = ["nsenter", f"--net=/proc/self/fd/{namespace.fd}", "nft", *arguments]
+    done = subprocess.run(enter, input=script, capture_output=True, text=True, timeout=60, pass_fds=(namespace.fd,), check=False)
     if done.returncode != 0:
         raise ObserveError(f"{namespace.name}: nft: {done.stderr.strip().splitlines()[0] if done.stderr else 'failed'}")
     return done.stdout

@@ -35,9 +35,6 @@ from workloads.turns import Turn
 
 __all__ = ["ChunkTimes", "ChunkTokens", "ServingConfig", "ServingCounts", "ServingError", "ServingModel"]
 
-EARLY_S = 1e-6
-"""By how much a stimulus may come before its time: the rounding of a clock that is scaled, and nothing more."""
-
 ChunkTimes = Callable[[int, int], tuple[float, ...]]
 """(context tokens, new tokens) → seconds of each prefill chunk."""
 
@@ -168,7 +165,7 @@ class ServingModel:
     def _check(self, turn: Turn) -> None:
         if turn.id < self._seen_below or turn.id in self._seen:
             raise ServingError(f"turn {turn.id} has arrived before")
-        if not -math.inf < turn.arrival_s <= self._now_s + EARLY_S:
+        if not -math.inf < turn.arrival_s <= self._now_s + self._config.lookahead_s:
             raise ServingError(f"turn {turn.id} of {turn.arrival_s!r} s arrives at {self._now_s!r} s")
         if turn.context < 0 or turn.new < 1:
             raise ServingError(f"turn {turn.id} has {turn.context} context and {turn.new} new tokens")
@@ -195,7 +192,7 @@ class ServingModel:
         live = self._live.get(token)
         if live is None or live.state is not TurnState.PREFILLING:
             raise ServingError(f"timer {token} fired, which was not set")
-        if live.end_s > self._now_s + EARLY_S:
+        if live.end_s > self._now_s + self._config.lookahead_s:
             raise ServingError(f"timer {token} of {live.end_s!r} s fired at {self._now_s!r} s")
         self._end_prefills((live.end_s, token), out)
         self._ended_ahead.remove(token)

@@ -17,6 +17,8 @@ class ServingConfig:
     ``bytes_per_token_per_gpu`` is the KV of one token on one GPU. ``mode`` holds for tenants that ``tenant_modes`` does
     not name. ``affinity_slack`` is ε of the decode choice ``affinity``. ``load_counts`` says what a turn adds to the
     load of its decode, on which the source is silent: ``kv`` all of its KV tokens, ``moved`` those that are sent there.
+    ``lookahead_s`` is by how much an arrival or a timer may be handed in before its time: the rounding of a scaled clock, or
+    the moment a real driver needs to have a transfer ready when it is due. What is planned does not depend on it.
     """
 
     prefill: int
@@ -28,6 +30,7 @@ class ServingConfig:
     decode_choice: Literal["load", "affinity"] = "load"
     affinity_slack: float = 0.1
     load_counts: Literal["kv", "moved"] = "kv"
+    lookahead_s: float = 1e-6
 
     def __post_init__(self) -> None:
         for name in ("prefill", "decode", "layers"):
@@ -37,6 +40,8 @@ class ServingConfig:
             raise ValueError(f"serving.bytes_per_token_per_gpu is {self.bytes_per_token_per_gpu}; it must be above 0 and finite")
         if not 0 <= self.affinity_slack < math.inf:
             raise ValueError(f"serving.affinity_slack is {self.affinity_slack}; it must be 0 or more and finite")
+        if not 0 <= self.lookahead_s < math.inf:
+            raise ValueError(f"serving.lookahead_s is {self.lookahead_s}; it must be 0 or more and finite")
         _one_of("serving.mode", self.mode, get_args(Mode))
         for tenant, mode in self.tenant_modes.items():
             _one_of(f"serving.tenant_modes[{tenant!r}]", mode, get_args(Mode))

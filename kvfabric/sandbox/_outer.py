@@ -9,7 +9,7 @@ import signal
 import sys
 import termios
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 
 from kvfabric import _libc
@@ -19,11 +19,12 @@ from kvfabric.sandbox._init import COURIER, PASSED_ON, exit_code, run_init
 _NOTED = (signal.SIGCHLD, *PASSED_ON)
 
 
-def run_sealed(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> int:
+def run_sealed(argv: Sequence[str], *, env: Mapping[str, str] | None = None, held: Iterable[signal.Signals] = ()) -> int:
     """Run ``argv`` in new network, mount, PID, IPC and UTS namespaces and return its exit code.
 
     The code is 128 + n if signal n ended the program. Working directory, standard input, output and error are kept; other
     file descriptors are closed. ``env`` (default: this process's) gets one more variable, by which ``inside()`` knows.
+    Signals in ``held`` are blocked in it at first: they wait until the program is ready for them and unblocks them.
 
     When this process, the sandbox's PID 1 or the program ends, by whatever means, the kernel kills every process of the
     sandbox and removes its interfaces and namespaces. SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2 and SIGWINCH are
@@ -43,7 +44,7 @@ def run_sealed(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> 
     with _standard_descriptors(), _terminal_given_back(), _signals_noted() as notes:
         reading, writing = os.pipe()
         try:
-            init = _fork_init(argv, environment, writing)
+            init = _fork_init(argv, environment, writing, held)
         except BaseException:
             os.close(reading)
             raise
@@ -60,7 +61,7 @@ def run_sealed(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> 
             raise
 
 
-def _fork_init(argv: Sequence[str], env: Mapping[str, str], report: int) -> int:
+def _fork_init(argv: Sequence[str], env: Mapping[str, str], report: int, held: Iterable[signal.Signals]) -> int:
     """Fork the first process of a new PID namespace; this process's later children are in the old one again."""
     try:
         own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -73,7 +74,7 @@ def _fork_init(argv: Sequence[str], env: Mapping[str, str], report: int) -> int:
         try:
             init = os.fork()
             if init == 0:
-                run_init(argv, env, report, mask)
+                run_init(argv, env, report, {*mask, *held})
         finally:
             _libc.setns(own, _libc.CLONE_NEWPID)
     except OSError as error:

@@ -1,6 +1,6 @@
 """A shaped link carries what it was asked to carry: no credit for having been idle.
 
-HTB sends as long as its credit is not below zero, so what passes at once after a pause is the burst and one frame more.
+HTB sends as long as its credit is not below zero: what passes at once after a pause is its bucket and one frame more.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def test_after_idling_a_transfer_takes_at_least_its_bytes_less_the_burst(size: i
     fabric = LeafSpine(Cluster(1, 1, 2, 2), 1, RATE_BPS).build()
     sysctls = {"net.ipv4.tcp_slow_start_after_idle": "0"}
     with EmulatedFabric(fabric, LinkSettings(MTU, queue, 8, offload=OFFLOAD), host_sysctls=sysctls) as net:
-        frame = PortShape(RATE_BPS, MTU, queue).frame * header_efficiency(MTU)
-        at_once = 2 * frame
+        at_once = PortShape(RATE_BPS, MTU, queue).burst * header_efficiency(MTU)
         with connection(net, "p0g0", "d0g0") as (client, served):
             transfer_s(client, served, 300_000)  # the window has grown: TCP itself would send at once
             for _ in range(3):

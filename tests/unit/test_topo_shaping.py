@@ -30,6 +30,18 @@ def test_the_shaper_runs_faster_than_the_goodput_by_the_headers_alone(rate_Bps: 
     assert shape.frame == mtu + 14
 
 
+@given(st.floats(1e3, 1e12), st.integers(576, 65535), st.floats(0, 0.01))
+def test_the_bucket_holds_what_a_late_timer_misses_and_never_less_than_a_frame(rate_Bps: float, mtu: int, slack_s: float) -> None:
+    shape = PortShape(rate_Bps, mtu, timer_slack_s=slack_s)
+    assert shape.buffer >= shape.frame
+    assert shape.buffer == shape.frame or 0 <= shape.buffer - shape.wire_Bps * slack_s < 1 + 1e-9 * shape.buffer
+    assert shape.burst == shape.buffer + shape.frame
+
+
+def test_without_timer_slack_the_bucket_is_one_frame() -> None:
+    assert PortShape(45e9, 9000, timer_slack_s=0).buffer == 9014
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -43,6 +55,8 @@ def test_the_shaper_runs_faster_than_the_goodput_by_the_headers_alone(rate_Bps: 
         ({"classes": 1}, "power of two"),
         ({"classes": 8192}, "power of two"),
         ({"limit": 0}, "holds nothing"),
+        ({"timer_slack_s": -1e-6}, "timer slack"),
+        ({"timer_slack_s": 0.011}, "timer slack"),
     ],
 )
 def test_a_shape_that_makes_no_sense_is_refused(changes: dict[str, float], words: str) -> None:

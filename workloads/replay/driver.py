@@ -67,10 +67,13 @@ class TurnReplay:
     """Drives one run. ``epoch`` is the monotonic second at which the window starts.
 
     ``on_turn``, ``on_transfer`` and ``on_flow`` receive what has ended, in the loop; ``checked`` says of a flow's id whether
-    its bytes are compared. ``run`` returns when every turn is finished, at ``give_up_s`` (real seconds), or when stopped.
+    its bytes are compared. ``lookahead_emu_s`` is how long before it is due a stimulus goes into the model (whose
+    configuration has to allow it), so that a transfer is ready when its first byte may leave. ``run`` returns when every
+    turn is finished, at ``give_up_s`` (real seconds), or when stopped.
     """
 
     def __init__(self, engine: ReplayEngine, model: ServingModel, scaling: Scaling, *, tp: int, epoch: float,
+                 lookahead_emu_s: float,
                  checked: Callable[[int], bool], on_turn: Callable[[TurnFinished], None],
                  on_transfer: Callable[[LiveTransfer], None], on_flow: Callable[[FlowResult], None]) -> None:  # fmt: skip
         self._engine = engine
@@ -78,6 +81,8 @@ class TurnReplay:
         self._scaling = scaling
         self._tp = tp
         self._epoch = epoch
+        self._lookahead = lookahead_emu_s
+        self._lookahead_s = scaling.to_real_time(lookahead_emu_s)
         self._checked = checked
         self._on_turn = on_turn
         self._on_transfer = on_transfer
@@ -110,18 +115,18 @@ class TurnReplay:
         """One engine timer for the earliest stimulus that is due."""
         if self._due and (self._next_call is None or self._due[0][0] < self._next_call):
             self._next_call = self._due[0][0]
-            self._engine.call_at(self._at(self._next_call), self._wake)
+            self._engine.call_at(self._at(self._next_call) - self._lookahead, self._wake)
 
     def _wake(self) -> None:
         self._next_call = None
         now_s = self._real(monotonic())
-        while self._due and self._due[0][0] <= now_s + 1e-9:
-            due_s, _, stimulus = heapq.heappop(self._due)
-            self._tell(stimulus, max(now_s, due_s))
+        while self._due and self._due[0][0] <= now_s + self._lookahead_s + 1e-9:
+            _due_s, _, stimulus = heapq.heappop(self._due)
+            self._tell(stimulus, now_s)
             now_s = self._real(monotonic())
         if self._due and self._next_call is None:
             self._next_call = self._due[0][0]
-            self._engine.call_at(max(self._at(self._next_call), monotonic() + 1e-6), self._wake)
+            self._engine.call_at(max(self._at(self._next_call) - self._lookahead, monotonic() + 1e-6), self._wake)
 
     def _tell(self, stimulus: Stimulus, now_s: float) -> None:
         self._now_s = max(self._now_s, now_s)
@@ -162,6 +167,12 @@ class TurnReplay:
             for position in range(self._tp)
         )
         self.transfers[start.transfer] = LiveTransfer(start, schedule, specs, len(specs), len(specs) if head else 0)
+        if self._engine.settings.reuse:
+            self._begin(specs)
+        else:  # a fresh connection is opened with the prefill: its handshake belongs to the transfer, not to the lookahead
+            self._engine.call_at(self._at(start.prefill_start_s), lambda: self._begin(specs))
+
+    def _begin(self, specs: tuple[FlowSpec, ...]) -> None:
         for spec in specs:
             self._engine.start(spec)
 
