@@ -48,7 +48,8 @@ class Bookings:
     """Calendars of ``prefill`` and ``decode`` instances whose ports carry ``rate_Bps`` each and move in ``tau_s``.
 
     ``reuse`` off sets every circuit up anew. Events of an instant come before its commands: at ``now_s`` the windows that
-    began earlier have been commanded, one that begins just then has not. Methods raise BookingError for a window that is not booked, or is twice.
+    began earlier have been commanded, one that begins just then has not. Methods raise BookingError for a window that is
+    not booked, or is twice.
     """
 
     def __init__(self, prefill: int, decode: int, *, rate_Bps: float, tau_s: float, reuse: bool = True) -> None:

@@ -10,7 +10,6 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,8 @@ from kvfabric.machine import host_facts
 from kvfabric.observer import Observation, Observer, ObserverSettings, ProgressPlan
 from kvfabric.preflight import Preflight, preflight
 from kvfabric.records import RecordWriter, write_json, write_manifest
-from kvfabric.rows import FlowRow, RequestRow, TransferRow
+from kvfabric.rows import FlowRow, RequestRow
+from kvfabric.run_log import RunLog
 from kvfabric.sandbox import StopSignals
 from kvfabric.scenario import Scenario
 from kvfabric.summary import RunFacts, summarise
@@ -34,10 +34,8 @@ from topo.cluster import Role
 from topo.emulated import EmulatedFabric
 from topo.leafspine import host_name
 from topo.scale import Scale
-from workloads.events import TurnFinished
-from workloads.replay.driver import LiveTransfer, TurnReplay
+from workloads.replay.driver import TurnReplay
 from workloads.replay.engine import ReplayEngine
-from workloads.replay.flows import ideal_fct
 from workloads.replay.pattern import Pattern
 
 _LEAD_S = 0.3
@@ -61,40 +59,6 @@ class Outcome:
     summary: dict[str, object]
     verdict: Verdict
     interrupted: str | None
-
-
-class _Log:
-    """Everything that has ended, as rows: sent to the observer as they come, kept for the summary."""
-
-    def __init__(self, scale: Scale, flow_log: FlowLog, send: Callable[..., None], tp: int) -> None:
-        self.requests: list[RequestRow] = []
-        self.transfers: list[TransferRow] = []
-        self._scale = scale
-        self._flow_log = flow_log
-        self._send = send
-        self._tp = tp
-
-    def turn(self, end: TurnFinished) -> None:
-        row = RequestRow.finished(end)
-        self.requests.append(row)
-        self._send(row)
-
-    def transfer(self, live: LiveTransfer) -> None:
-        self.transfers.append(row := self._transfer_row(live))
-        self._send(row)
-
-    def _transfer_row(self, live: LiveTransfer) -> TransferRow:
-        start, schedule = live.start, live.schedule
-        ideal = self._scale.to_real_time(
-            ideal_fct(live.specs[0].released_at, live.specs[0].released_bytes, self._flow_log.rate_Bps)
-        )
-        done = live.ended_s is not None and live.failed is None
-        fct = live.ended_s - schedule.at_s[0] if live.ended_s is not None and done else None
-        status = "completed" if done else "failed" if live.failed is not None else "unfinished"
-        return TransferRow(
-            start.transfer, start.turn, start.prefill, start.decode, start.mode, start.head_bytes, start.tail_bytes, self._tp,
-            schedule.at_s[0], live.ended_s if done else None, fct, ideal, None if fct is None else fct / ideal, status,
-        )  # fmt: skip
 
 
 def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, progress: bool,
@@ -197,7 +161,7 @@ class _Run:
         self.observer = observer
         self.signals = signals
         self.flow_log = FlowLog(fabric, scale, scenario.scale.rate, scenario.cluster.tp)
-        self.log = _Log(scale, self.flow_log, observer.send, scenario.cluster.tp)
+        self.log = RunLog(scale, self.flow_log, observer.send, scenario.cluster.tp)
         self.preflight = Preflight((), (), None)
         self.peak = 0
         self.ended_s = 0.0
@@ -274,7 +238,7 @@ class _Run:
         scale = Scale(self.scale.rate_real_Bps, self.scale.rate_emu_Bps, _REHEARSAL_TIME)
         epoch = monotonic() + _LEAD_S / 10
         scratch = FlowLog(self._fabric, scale, self.scenario.scale.rate, self.scenario.cluster.tp)
-        log = _Log(scale, scratch, lambda *_rows: None, self.scenario.cluster.tp)
+        log = RunLog(scale, scratch, lambda *_rows: None, self.scenario.cluster.tp)
         TurnReplay(
             self._engine, serving_model(self.scenario, self.workload, scale.to_real_time(LOOKAHEAD_S)), scale,
             tp=self.scenario.cluster.tp,

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from sealing import pytest_configure, pytest_pyfunc_call  # noqa: F401  # hooks: tests marked "sealed"
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -42,6 +42,7 @@ def listed_gap(
         last = [max((w for w in ws if w in past or w.start_s < t), key=lambda w: w.start_s, default=None) for ws in mine]
         return 0.0 if reuse and all(w is not None and (w.prefill, w.decode) == pair for w in last) else tau_s
 
+    now_s = max(now_s, *(w.start_s + w.setup_s for w in past if w in mine[0] or w in mine[1]), now_s)
     first = max(now_s, ready_s - tau_s)
     for t in sorted({first, max(now_s, ready_s)} | {e for e in (*p.ends, *d.ends) if first <= e < math.inf}):
         s = setup(t)
@@ -75,7 +76,7 @@ def test_the_gap_found_is_the_one_of_the_listing(
     for transfer in freed:
         window_then = one.window(transfer, "all")
         if window_then is not None:
-            past += [window_then] if window_then.start_s <= now_s else []
+            past += [window_then] if window_then.start_s < now_s else []
             one.free(transfer, "all", now_s)
     for p in one.prefill:
         for d in one.decode:
@@ -151,6 +152,22 @@ def test_a_tail_stays_behind_its_head_when_the_head_slides_past_it() -> None:
     assert tail.start_s >= head.end_s
 
 
+def test_ports_given_back_while_they_move_are_closed_until_the_move_is_over() -> None:
+    for peer, setup_s in ((0, 0.0), (1, TAU_S)):
+        one = cluster()
+        one.book(1, "all", 0, 0, ready_s=0.0, size=1.0, now_s=0.0)
+        one.free(1, "all", 0.125)
+        window = booked(one.book(2, "all", 0, peer, ready_s=0.125, size=1.0, now_s=0.125))
+        assert (window.start_s, window.setup_s) == (0.25, setup_s)
+
+
+def test_a_window_given_back_at_its_very_start_was_not_commanded() -> None:
+    one = cluster()
+    one.book(1, "all", 0, 0, ready_s=0.25, size=1.0, now_s=0.0)
+    one.free(1, "all", 0.0)
+    assert booked(one.book(2, "all", 0, 0, ready_s=0.0, size=1.0, now_s=0.0)).setup_s == TAU_S
+
+
 def test_reports_in_another_order_than_the_windows_leave_the_last_circuit_standing() -> None:
     one = cluster()
     one.book(1, "all", 0, 0, ready_s=0.0, size=1.0, now_s=0.0)
@@ -199,6 +216,8 @@ def check(one: Bookings, history: list[Window]) -> None:
             assert all(a.end_s <= b.start_s for a, b in pairwise(mine))
             past = [w for w in history if getattr(w, side) == calendar.instance]
             for window in mine:
+                # No port is commanded while it moves, nor counted on.
+                assert all(w.start_s + w.setup_s <= window.start_s for w in past if w.start_s < window.start_s)
                 before = max((w for w in (*past, *mine) if w.start_s < window.start_s), key=lambda w: w.start_s, default=None)
                 if before is None or (before.prefill, before.decode) != (window.prefill, window.decode) or not one.reuse:
                     assert window.setup_s == one.tau_s
@@ -248,7 +267,7 @@ def test_any_calls_keep_windows_apart_with_their_circuits_and_never_in_the_past(
             changes = one.extend(target.transfer, target.part, max(until_s, now_s), now_s)
         elif target is not None and verb == "rebook":
             changes = one.rebook(target.transfer, target.part, ready_s=ready_s, size=size, now_s=now_s)
-        if target is not None and verb in ("free", "rebook") and target.start_s <= now_s:
+        if target is not None and verb in ("free", "rebook") and target.start_s < now_s:
             history.append(target)
         check(one, history)
         told = set(before)

@@ -54,7 +54,9 @@ def test_what_is_no_network_is_refused() -> None:
             max_min_rates([1.0], [path])
 
 
-networks = st.lists(st.sampled_from([0.0, 1e-3, 0.1, 1.0, 1 / 3, 7.0, 45e9]) | st.floats(0, 1e6), min_size=1, max_size=8).flatmap(
+networks = st.lists(
+    st.sampled_from([0.0, 1e-3, 0.1, 1.0, 1 / 3, 7.0, 45e9]) | st.floats(1e-9, 1e6), min_size=1, max_size=8
+).flatmap(
     lambda capacity: st.tuples(
         st.just(capacity), st.lists(st.lists(st.integers(0, len(capacity) - 1), unique=True, max_size=5), max_size=25)
     )

@@ -33,7 +33,7 @@ class FakeEngine:
 
     def __init__(self, broken: frozenset[int] = frozenset()) -> None:
         self.now = EPOCH - 1
-        self.settings = SimpleNamespace(classes=8)
+        self.settings = SimpleNamespace(classes=8, reuse=True)
         self.started: list[FlowSpec] = []
         self.on_head: Callable[[FlowSpec, float], None] | None = None
         self.on_done: Callable[[FlowResult], None] | None = None

@@ -110,7 +110,7 @@ def test_admission_keeps_a_window_whose_data_are_ready_before_it() -> None:
     assert windows(one.arrival(job, start_s=5.0, last_chunk=LastChunk(5.0, 1.0, 4.0), now_s=0.0)) == [("all", 5.75, TAU_S, 7.5)]
     assert one.prefill_start(job, now_s=4.0) == ()
     assert one.last_chunk(7, LastChunk(4.0, 1.0, 4.0), now_s=4.0) == ()
-    assert windows(one.miss(7, "all", 9.0, now_s=5.75)) == [("all", 9.0, 0.0, 10.5)]
+    assert windows(one.miss(7, "all", 9.0, now_s=6.0)) == [("all", 9.0, 0.0, 10.5)]
 
 
 def test_an_early_end_trims_and_a_late_one_lets_those_behind_slide() -> None:

@@ -73,7 +73,7 @@ class TurnReplay:
     """
 
     def __init__(self, engine: ReplayEngine, model: ServingModel, scaling: Scaling, *, tp: int, epoch: float,
-                 lookahead_emu_s: float,
+                 lookahead_emu_s: float = 0.0,
                  checked: Callable[[int], bool], on_turn: Callable[[TurnFinished], None],
                  on_transfer: Callable[[LiveTransfer], None], on_flow: Callable[[FlowResult], None]) -> None:  # fmt: skip
         self._engine = engine
