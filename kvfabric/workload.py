@@ -108,6 +108,6 @@ def serving_model(scenario: Scenario, workload: Workload, lookahead_s: float = 0
         mode=scenario.workload.mode,
         tenant_modes={tenant.name: tenant.mode for tenant in scenario.workload.tenants if tenant.mode is not None},
         decode_choice=scenario.workload.decode,
-        lookahead_s=max(1e-6, lookahead_s),
+        lookahead_s=lookahead_s + 1e-6,  # and the rounding of a scaled clock
     )
     return ServingModel(config, workload.prefill.chunk_times, workload.prefill.chunks)
