@@ -102,12 +102,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the machine did meanwhile: idle share of all cores and of the busiest, softnet drops, the replay's own CPU share."""
+    """What the machine did meanwhile: idle share of all cores and of the busiest, softnet drops, the replay's own CPU share.
+
+    ``others`` is how many cores other programs took (and a hypervisor kept): figures of a busy machine are figures of that.
+    """
 
     idle: float
     idle_worst_core: float
     softnet_drops: int
     replay_cpu: float
+    others: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +216,13 @@ class Bench:
             for place, job in enumerate(jobs)
         ]
         sampler, softnet, cpu, since = CpuSampler(monotonic()), read_softnet(), process_time(), monotonic()
+        programs = _program_s()
         with collector_off():
             results = run_flows(self.engine, specs, give_up_at=at + allow_s)
         now = monotonic()
         sample = sampler.sample(now)
         spent = process_time() - cpu
+        others = max(0.0, _program_s() - programs - spent) / (now - since)
         if len(results) < len(jobs):
             raise NoFigureError(f"{len(jobs) - len(results)} of {len(jobs)} flows did not end within {allow_s:g} s")
         for result in results:
@@ -225,7 +231,14 @@ class Bench:
         results.sort(key=lambda result: result.spec.id)
         drops = softnet_delta(softnet, read_softnet()).drops
         idle = (sample.idle, sample.worst_core[1]) if sample else (float("nan"), float("nan"))
-        return Measured(tuple(results), now - at, Load(*idle, drops, spent / (now - since)))
+        return Measured(tuple(results), now - at, Load(*idle, drops, spent / (now - since), others))
+
+
+def _program_s() -> float:
+    """Seconds of all cores spent in programs since boot (user, nice, system) or stolen; interrupts are not in it."""
+    words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
+    ticks = [int(word) for word in words[1:9]]
+    return (ticks[0] + ticks[1] + ticks[2] + ticks[7]) / os.sysconf("SC_CLK_TCK")
 
 
 def _no_qdisc(index: int, device: str) -> Request:

@@ -7,6 +7,7 @@ last byte received. Connections are warm unless a row says cold.
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,19 +55,20 @@ def least_time(size: int, burst: int, wire_Bps: float, mtu: int) -> float:
     return max(0.0, (size / header_efficiency(mtu) - burst) / wire_Bps)
 
 
-def _load(item: Measured | Sequence[Measured]) -> tuple[float, float]:
-    items = [item] if isinstance(item, Measured) else item
-    idle = sorted(each.load.idle for each in items)
-    worst = sorted(each.load.idle_worst_core for each in items)
-    return idle[len(idle) // 2], worst[len(worst) // 2]
+def _load(items: Sequence[Measured]) -> tuple[float, float, float]:
+    loads = [item.load for item in items]
+    return (
+        statistics.median(load.idle for load in loads),
+        statistics.median(load.idle_worst_core for load in loads),
+        statistics.median(load.others for load in loads),
+    )
 
 
 def _row(name: str, spread: Spread, loads: Sequence[Measured]) -> tuple[Cell, ...]:
-    idle, worst = _load(loads)
     retransmissions = sum(result.retransmissions for item in loads for result in item.results)
     return (
-        name, spread.count, 100 * spread.low, 100 * spread.median, 100 * spread.high, 100 * spread.within, retransmissions, idle,
-        worst,
+        name, spread.count, 100 * spread.low, 100 * spread.median, 100 * spread.high, 100 * spread.within, retransmissions,
+        *_load(loads),
     )  # fmt: skip
 
 
@@ -74,6 +76,7 @@ def _columns(what: str, within: float) -> tuple[Column, ...]:
     return (
         Column(what), number("flows"), number("error least", "%"), number("median", "%"), number("most", "%"),
         number(f"within {within:.1%}", "% of flows"), number("retransmitted"), number("idle share"), number("idle, busiest core"),
+        number("others", "cores"),
     )  # fmt: skip
 
 

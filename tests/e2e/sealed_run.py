@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 BOUND_S = 10.0  # the kernel removes namespaces in the background
 RUN_S = 90.0
-LONGER = ("--set", "window=5s", "--set", "drain=2s")
+LONGER = ("--set", "window=6s", "--set", "drain=4s")
 """Smoke with a window long enough to be disturbed in, and to flush records in."""
 
 

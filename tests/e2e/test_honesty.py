@@ -24,7 +24,7 @@ BUSY = """
 import os, sys, time
 os.sched_setaffinity(0, {int(sys.argv[1])})
 os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[2]))
-end = time.monotonic() + 8
+end = time.monotonic() + 25
 while time.monotonic() < end:
     pass
 """
@@ -110,7 +110,7 @@ def test_without_its_observer_a_run_ends_with_an_error(disturbed: dict[str, tupl
 
 @contextmanager
 def busy_cores(priority: int) -> Iterator[None]:
-    """A busy loop on every core, each for 8 s at most."""
+    """A busy loop on every core, each for 25 s at most."""
     loops = [subprocess.Popen([sys.executable, "-c", BUSY, str(core), str(priority)]) for core in sorted(os.sched_getaffinity(0))]
     try:
         yield
@@ -137,4 +137,4 @@ def test_a_link_beyond_what_the_machine_carries_is_invalid_and_quickly_so(tmp_pa
     done = call("run", "smoke", "--out", str(out), "--set", f"scale.rate={rate}", "--json")
     assert done.returncode == EXIT_NO, done.stderr
     assert re.search(r"calibration: one flow alone from \S+ to \S+ got \S+ Gb/s of 20 Gb/s", done.stdout)
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 25
