@@ -19,10 +19,10 @@ from topo.shaping import ETHERNET_HEADER, Queue
 from topo.units import format_rate, format_size, format_time
 
 CARRIED_BPS = 150e6
-"""Payload in bytes per second, over all hosts, that two cores of the development machine carried faithfully at MTU 9000
-(``benchmarks/capacity.py``). A larger load is a warning: what this machine carries is judged by the verdict."""
+"""Payload in bytes per second, over all hosts, above which the sheet warns: three times what the demo offers, a round figure
+and no measured limit. ``benchmarks/capacity.py`` finds what a machine carries; the verdict judges what it carried."""
 PACKETS_PER_S = 12_000.0
-"""Packets per second of one link up to which its flows were faithful there."""
+"""Packets per second of one link above which the sheet warns; as round a figure."""
 _BARE_RTT_S = 0.3e-3
 """Round trip without queues through four routed hops there: what veth and two CPUs take, whatever the rate."""
 _KERNEL_RTO_S = 0.2
