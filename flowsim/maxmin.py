@@ -25,19 +25,20 @@ def max_min_rates(capacity_Bps: npt.ArrayLike, paths: Sequence[Sequence[int]]) -
     capacity = np.asarray(capacity_Bps, dtype=np.float64)
     flow, link = _incidence(capacity, paths)
     rates = np.full(len(paths), np.inf)
-    rising = np.ones(len(flow), dtype=bool)  # by pair of flow and link
+    used = np.zeros(len(capacity))  # by the flows that have stopped
     level = 0.0
-    while rising.any():
-        count = np.bincount(link[rising], minlength=len(capacity))
-        used = np.bincount(link[~rising], weights=rates[flow[~rising]], minlength=len(capacity))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share = np.where(count > 0, (capacity - used) / count, np.inf)
+    while len(flow) > 0:  # the pairs of flows that still rise
+        count = np.bincount(link, minlength=len(capacity))
+        share = np.full(len(capacity), np.inf)
+        np.divide(capacity - used, count, out=share, where=count > 0)
         # Rounding must not let the level fall: what has stopped, stopped at the lowest level there was.
         level = max(level, float(share.min()))
-        full = (count > 0) & (share <= level)
-        stopping = np.unique(flow[rising & full[link]])
-        rates[stopping] = level
-        rising &= ~np.isin(flow, stopping, kind="table")
+        stops = np.zeros(len(paths), dtype=bool)
+        stops[flow[(share <= level)[link]]] = True
+        rates[stops] = level
+        stopped = stops[flow]
+        used += level * np.bincount(link[stopped], minlength=len(capacity))
+        flow, link = flow[~stopped], link[~stopped]
     return rates
 
 

@@ -138,8 +138,9 @@ def test_a_cancelled_window_whose_circuit_another_counted_on_makes_that_one_set_
     assert (moved.window.start_s, moved.window.setup_s, moved.window.end_s) == (4.75, 0.25, 6.0)
 
 
-def test_a_tail_stays_behind_its_head_when_the_head_slides_past_it() -> None:
-    one = cluster()
+@pytest.mark.parametrize("reuse", [True, False])
+def test_a_tail_stays_behind_its_head_when_the_head_slides_past_it(reuse: bool) -> None:
+    one = cluster(reuse=reuse)
     one.book(1, "all", 0, 1, ready_s=0.0, size=1.0, now_s=0.0)
     one.book(2, "head", 0, 0, ready_s=0.0, size=1.0, now_s=0.0)
     one.book(2, "tail", 0, 0, ready_s=6.0, size=1.0, now_s=0.0)
@@ -150,6 +151,20 @@ def test_a_tail_stays_behind_its_head_when_the_head_slides_past_it() -> None:
     assert tail is not None
     assert head.start_s == 5.5
     assert tail.start_s >= head.end_s
+    check(one, [])
+
+
+def test_a_window_that_slides_past_one_that_counted_on_its_circuit_makes_that_one_move_too() -> None:
+    one = cluster()
+    one.book(1, "all", 0, 0, ready_s=0.0, size=1.0, now_s=0.0)
+    one.book(2, "all", 0, 1, ready_s=0.0, size=2.0, now_s=0.0)
+    behind = booked(one.book(3, "all", 0, 1, ready_s=6.0, size=1.0, now_s=0.0))
+    assert behind.setup_s == 0.0
+    one.extend(1, "all", 5.0, 1.25)  # what is left before 6 is too short for 2
+    moved = one.window(3, "all")
+    assert moved is not None
+    assert (moved.start_s, moved.setup_s) == (7.25, 0.0)  # in the order of their starts: behind 2, on its circuit
+    check(one, [])
 
 
 def test_ports_given_back_while_they_move_are_closed_until_the_move_is_over() -> None:
@@ -263,7 +278,7 @@ def test_any_calls_keep_windows_apart_with_their_circuits_and_never_in_the_past(
             changes = one.free(target.transfer, target.part, now_s)
         elif target is not None and verb == "extend":
             # What is late holds its ports: only a window that has started can be, and nothing behind it has.
-            until_s = target.end_s + size if target.start_s <= now_s else target.end_s
+            until_s = target.end_s + (1 + which % 4) * size if target.start_s <= now_s else target.end_s
             changes = one.extend(target.transfer, target.part, max(until_s, now_s), now_s)
         elif target is not None and verb == "rebook":
             changes = one.rebook(target.transfer, target.part, ready_s=ready_s, size=size, now_s=now_s)

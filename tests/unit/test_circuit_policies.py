@@ -54,6 +54,7 @@ def test_without_a_circuit_the_gap_that_ends_first_wins_then_the_load() -> None:
     bookings.book(1, "all", 1, 0, ready_s=10.0, size=80.0, now_s=0.0)
     assert choice(CircuitAware(bookings), [0, 5, 4]) == 2
     assert choice(CircuitAware(bookings), [0, 4, 4]) == 1
+    assert choice(CircuitAware(bookings), [4, 3, 3], head=0) == 1  # nothing moves: by load alone, then by index
 
 
 def test_the_holder_moves_no_head_and_comes_first_only_with_affinity() -> None:

@@ -87,6 +87,13 @@ def test_events_tell_start_head_and_arrival() -> None:
     assert network.now_s == 9.0
 
 
+def test_events_of_one_instant_come_in_the_order_of_flows() -> None:
+    network = FluidNetwork([10.0, 10.0])
+    network.add(flow(2, (0,), 20.0))
+    network.add(flow(1, (1,), 10.0, at_s=1.0))
+    assert network.advance(2.0)[2:] == (Arrived(2.0, 1, 1.0), Arrived(2.0, 2, 2.0))
+
+
 def test_a_head_that_is_all_there_is_arrives_with_the_flow() -> None:
     network = FluidNetwork([10.0])
     network.add(flow(1, (0,), 10.0, head=10.0))
