@@ -249,6 +249,7 @@ class _Run:
             on_transfer=log.transfer,
             on_flow=lambda result: scratch.add(result, epoch),
         ).run(turns, give_up_s=_REHEARSAL_S / _REHEARSAL_TIME)  # fmt: skip
+        self._engine.abandon()  # what was not done in time must not end in the window
         self._engine.concurrent_peak = 0
 
     def close_books(self) -> None:

@@ -20,6 +20,8 @@ PREFLIGHT_BYTES = 100_000
 CALIBRATION_S = 0.4
 TOLERANCE = 0.01
 _ATTEMPTS = 5
+_HOPELESS = 0.5
+"""A share below this is no passing disturbance, nor a cold connection: more attempts would only take time."""
 _GRACE_S = 10.0
 _FIRST_ID = 1 << 40
 """Flow ids far above those of any turn."""
@@ -65,9 +67,11 @@ def preflight(engine: ReplayEngine, cluster: Cluster, rate_Bps: float) -> Prefli
         at = monotonic() + 0.01
         spec = FlowSpec(_FIRST_ID + 100 + attempt, source, destination, 0, (at,), (size,))
         results = _run(engine, [spec], size / rate_Bps)
-        if results and results[0].failed is None and attempt:
-            shares.append(size / results[0].fct / rate_Bps)
-            if abs(shares[-1] - 1) <= TOLERANCE:
+        if results and results[0].failed is None:
+            share = size / results[0].fct / rate_Bps
+            if attempt or share < _HOPELESS:
+                shares.append(share)
+            if share < _HOPELESS or (attempt and abs(share - 1) <= TOLERANCE):
                 break
     if not shares:
         return Preflight((), (f"one flow alone from {source} to {destination} ({kind}) did not end",), None)

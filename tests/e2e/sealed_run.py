@@ -17,7 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 BOUND_S = 10.0  # the kernel removes namespaces in the background
 RUN_S = 90.0
-LONGER = ("--set", "window=6s", "--set", "drain=4s")
+LONGER = ("--set", "window=5s", "--set", "drain=2s")
 """Smoke with a window long enough to be disturbed in, and to flush records in."""
 
 
@@ -147,6 +147,13 @@ class Running:
             ["nsenter", "-t", str(replay), "-m", "-n", *words], capture_output=True, text=True, timeout=20, check=True
         )
 
+    def connections(self) -> int:
+        """TCP connections that a decode host has now."""
+        with contextlib.suppress(subprocess.CalledProcessError, AssertionError):  # the run has ended
+            shown = self.inside("ip", "netns", "exec", "d1g0", "ss", "-Htn", "state", "established").stdout
+            return len(shown.splitlines())
+        return 0
+
     def result(self) -> tuple[int, str, str]:
         """Exit code, standard output and standard error, once it has ended."""
         out, error = self.process.communicate(timeout=RUN_S)
@@ -186,15 +193,17 @@ def started(out: Path, *arguments: str, scenario: str = "smoke", marked: Marked 
 
 
 @contextlib.contextmanager
-def started_in_window(base: Path, *arguments: str, seconds: float = 3.0, attempts: int = 4) -> Iterator[Running]:
-    """A longer run with turns on the wire: preflight and preparation take less than ``seconds`` from the observer's start.
+def started_in_window(base: Path, *arguments: str, attempts: int = 4) -> Iterator[Running]:
+    """A longer run with turns on the wire.
 
-    One that fails its calibration, as on a machine that has other things to do, ends before; then another is started.
+    A run opens its connections when its calibration has succeeded, and begins its window within two seconds then. One that
+    fails its calibration, as on a machine that has other things to do, ends before; then another is started.
     """
     for attempt in range(attempts):
         with started(base / f"out{attempt}", *LONGER, *arguments) as run:
             run.await_observer()
-            if not until(lambda: run.process.poll() is not None, seconds):
+            assert until(lambda: run.process.poll() is not None or run.connections() >= 64, 60, 0.2)
+            if not until(lambda: run.process.poll() is not None, 2.0):
                 yield run
                 return
     raise AssertionError(f"{attempts} runs ended before their window: this machine is too busy for calibration")

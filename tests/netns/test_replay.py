@@ -238,7 +238,7 @@ def test_a_receiver_without_a_link_leaves_its_flow_unfinished_and_no_other() -> 
         steps = ((0.0, 100_000), (0.3, 200_000))
         results = replay(engine, flow(0, *steps, start=start), flow(1, *steps, start=start, to="d1g0"), within_s=1.5)
         assert [result.spec.id for result in results] == [1]
-        assert [spec.id for spec in engine.live] == [0]
+        assert engine.live == ()  # abandoned: it must not end in what the engine does next
 
 
 def test_a_connection_that_died_while_idle_is_not_given_to_a_flow() -> None:

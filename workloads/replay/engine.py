@@ -402,6 +402,16 @@ class ReplayEngine:
         if self.on_done is not None:
             self.on_done(result)
 
+    def abandon(self) -> None:
+        """Forget every flow in progress with its connection, and every timer: nobody is told how they would have ended."""
+        for connection, flow in list(self._live.items()):
+            flow.done = True
+            self._forget(connection)
+            connection.close()
+        self._live.clear()
+        self._ready.clear()
+        self._due.clear()
+
     def close(self) -> None:
         """Close every socket; flows in progress end unfinished."""
         for connection in (*self._live, *self._opening.values()):
@@ -413,7 +423,10 @@ class ReplayEngine:
 
 
 def run_flows(engine: ReplayEngine, specs: Iterable[FlowSpec], *, give_up_at: float) -> list[FlowResult]:
-    """Start every flow at its first release and return the results once all are done or ``give_up_at`` is past."""
+    """Start every flow at its first release and return the results once all are done or ``give_up_at`` is past.
+
+    Flows that are not done then are abandoned, lest they end in what the engine does next.
+    """
     waiting = list(specs)
     results: list[FlowResult] = []
 
@@ -430,4 +443,6 @@ def run_flows(engine: ReplayEngine, specs: Iterable[FlowSpec], *, give_up_at: fl
             engine.run(give_up_at)
     finally:
         engine.on_done = previous
+        if len(results) < len(waiting):
+            engine.abandon()
     return results
