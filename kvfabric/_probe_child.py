@@ -13,13 +13,12 @@ import os
 import struct
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from kvfabric import _libc
 from topo import links, observe, tc
 from topo.emulated import HASH_SEED, ROUTER_SYSCTLS
 from topo.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, attribute, raw_request
-from topo.netns import Namespace
+from topo.netns import Namespace, has_sysctl
 from topo.shaping import PortShape, Queue
 
 _A, _B = 101, 102
@@ -74,10 +73,6 @@ def _multipath(namespace: Namespace) -> Answer:
     return True, ""
 
 
-def _sysctl_exists(key: str) -> Answer:
-    return Path("/proc/sys", key.replace(".", "/")).exists(), ""
-
-
 def _nftables(namespace: Namespace) -> Answer:
     observe.count_flows(namespace)
     observe.flow_counts(namespace)
@@ -114,8 +109,8 @@ def main() -> int:
             "nexthop-groups": lambda: _nexthops(namespace),
             "multipath-hash": lambda: _multipath(namespace),
             "nftables": lambda: _nftables(namespace),
-            "multipath-seed": lambda: _sysctl_exists(HASH_SEED),
-            "tcp-rto-min": lambda: _sysctl_exists("net.ipv4.tcp_rto_min_us"),
+            "multipath-seed": lambda: (has_sysctl(HASH_SEED), ""),
+            "tcp-rto-min": lambda: (has_sysctl("net.ipv4.tcp_rto_min_us"), ""),
         }
         found.update({name: _try(probe) for name, probe in probes.items()})
         for kind in ("netem", "fq", "fq_codel", "cake", "red"):

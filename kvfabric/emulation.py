@@ -58,7 +58,6 @@ class Outcome:
 
     summary: dict[str, object]
     verdict: Verdict
-    interrupted: str | None
 
 
 def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, progress: bool,
@@ -128,7 +127,7 @@ def _emulate(scenario: Scenario, workload: Workload, out: Path, writer: RecordWr
         manifest["rows"] = dict(observation.rows)
         write_json(out / "summary.json", summary)
         write_manifest(out, manifest, "interrupted" if signals.requested else "finished")
-        return Outcome(summary, verdict, signals.requested)
+        return Outcome(summary, verdict)
 
 
 def _network_facts(scenario: Scenario, fabric: EmulatedFabric) -> dict[str, object]:

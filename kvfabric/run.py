@@ -12,7 +12,7 @@ from rich.console import Console
 
 from kvfabric.cpu_claim import claimed_cpu, idle_shares
 from kvfabric.doctor import require
-from kvfabric.errors import EXIT_NO, EXIT_OK, BadInput, KvfabricError, MachineCannot
+from kvfabric.errors import EXIT_NO, EXIT_OK, BadInput, MachineCannot
 from kvfabric.observer import wants_progress
 from kvfabric.probes import machine_facts, probe_machine
 from kvfabric.records import prepare_out
@@ -66,8 +66,6 @@ def inside(request: str) -> int:
     progress = wants_progress(as_json=asked["json"], stderr_is_tty=sys.stderr.isatty())
     try:
         outcome = emulate(scenario, workload, out, csv=asked["csv"], progress=progress, host_cpu=asked["host_cpu"])
-    except KvfabricError:
-        raise
     except OSError as error:
         raise MachineCannot(f"the network could not be built: {error}", "see what kvfabric doctor says") from error
     if asked["json"]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from kvfabric.errors import BadInput
 from kvfabric.scenario import Scenario, TenantSpec
 from workloads.generator import AgenticSessions, TurnSource
 from workloads.kvsize import KvModel, load_model
@@ -54,10 +53,8 @@ class Workload:
 
 
 def prefill_model(scenario: Scenario, model: KvModel) -> PrefillModel:
-    """The prefill model of a scenario. Raises BadInput for a GPU whose peak is not known."""
-    gpu = scenario.cluster.gpu.lower()
-    if gpu not in _PEAK_FLOPS:
-        raise BadInput(f"cluster.gpu: no peak FLOP/s is known for {gpu!r}", f"known: {', '.join(_PEAK_FLOPS)}")
+    """The prefill model of a scenario, whose schema admits only GPUs of which the peak is known."""
+    gpu = scenario.cluster.gpu
     peak = _PEAK_FLOPS[gpu] * (2 if scenario.cluster.dtype == "fp8" and gpu != "a100" else 1)
     return PrefillModel(model, scenario.cluster.tp, mfu=scenario.cluster.mfu, peak_flops=peak)
 

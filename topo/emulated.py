@@ -151,6 +151,7 @@ class EmulatedFabric:
             self.close()  # else the namespaces made so far would live as long as this process
             raise
         self._shapes = {port: settings.shape(rate) for port, rate in fabric.rate_of.items()}
+        self._port_at = {(port.node, self.node(port.node).index_of[port.name]): port for port in self._shapes}
 
     def __enter__(self) -> EmulatedFabric:
         return self
@@ -209,8 +210,7 @@ class EmulatedFabric:
                 )
             except OSError as error:
                 raise NoPathError(f"{arrived.node} has no route from {flow.source} to {flow.destination}: {error}") from None
-            names = {index: name for name, index in node.index_of.items()}
-            path.append(next(port for port in self.fabric.ports_of[arrived.node] if port.name == names[out]))
+            path.append(self._port_at[arrived.node, out])
             if len(path) > len(self.fabric.nodes):
                 raise NoPathError(f"the route from {flow.source} to {flow.destination} loops")
         return tuple(path)

@@ -55,6 +55,12 @@ class _Live:
         self.done = False
         self.busy_before = 0.0
 
+    @property
+    def mark(self) -> int:
+        """The next count of received bytes that somebody is to be told of: the head's end, then the flow's."""
+        spec = self.spec
+        return spec.head_bytes if self.received < spec.head_bytes else spec.bytes
+
 
 class ReplayEngine:
     """Drives flows between endpoints. ``on_head`` and ``on_done`` are called in the loop, so they must be quick; ``on_open``
@@ -295,9 +301,8 @@ class ReplayEngine:
         """Have the receiver woken when the next mark can be reached: a frame, the head's end or the flow's."""
         accepted = flow.connection.accepted
         assert accepted is not None
-        spec = flow.spec
-        mark = spec.head_bytes if flow.received < spec.head_bytes else spec.bytes
-        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, max(1, min(self.settings.read_chunk, mark - flow.received)))
+        wanted = min(self.settings.read_chunk, flow.mark - flow.received)
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, max(1, wanted))
 
     def _on_receiver(self, connection: Connection) -> None:
         flow = self._live.get(connection)
@@ -307,7 +312,7 @@ class ReplayEngine:
             self._discard(connection)
             return
         spec = flow.spec
-        mark = spec.head_bytes if flow.received < spec.head_bytes else spec.bytes
+        mark = flow.mark
         wanted = min(_READ, mark - flow.received)
         try:
             if spec.check:
