@@ -21,8 +21,8 @@ from time import monotonic, process_time
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a checkout that is not installed
 
-from kvfabric.emulation import _NICE as REPLAY_NICE
-from kvfabric.emulation import PUBLISH
+from kvfabric.awake import cpus_awake
+from kvfabric.emulation import PUBLISH, REPLAY_NICE
 from kvfabric.machine import CpuSampler, host_facts, read_softnet, softnet_delta
 from kvfabric.sandbox import inside, run_sealed
 from kvfabric.scenario import Scenario, load_scenario
@@ -144,6 +144,7 @@ class Bench:
             self._undo.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
             os.sched_setaffinity(0, {steering.host_cpu})
         os.setpriority(os.PRIO_PROCESS, 0, REPLAY_NICE)
+        self.awake = self._undo.enter_context(cpus_awake())
         pattern = Pattern(scenario.seed)
         self._undo.callback(pattern.close)
         self.engine = ReplayEngine(endpoints(self.fabric), socket_settings(scenario), pattern)

@@ -223,13 +223,16 @@ class EmulationSpec(Section):
     mtu: int = Field(default=9000, ge=576, le=65535, description="bytes of an IP packet")
     queue: Literal["fair", "fifo"] = Field(default="fair", description="queue of a port: per-flow fair, or one FIFO")
     classes: int = Field(default=64, ge=2, le=4096, description="flow classes of the fair queue, a power of two")
+    free_acks: bool = Field(
+        default=True, description="TCP segments without payload pass a fair queue at once and unshaped, as RDMA's few would"
+    )
     queue_packets: int = Field(default=200, ge=1, le=1_000_000, description="packets that wait in a class or FIFO")
     offload: OffloadSpec = Field(default_factory=OffloadSpec, description="segmentation offloads")
     congestion_control: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,15}\Z")] = Field(
         default="cubic", description="TCP congestion control, as the kernel names it"
     )
     receive_window: Size | None = Field(
-        default=65536.0, description="receive buffer that bounds a flow's window; null: too large to bind"
+        default=32768.0, description="receive buffer that bounds a flow's window; null: too large to bind"
     )
     connections: Literal["fresh", "reused"] = Field(
         default="reused", description="a connection for each flow, or kept for the next one between the same GPUs"

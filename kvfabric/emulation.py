@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
+from kvfabric.awake import cpus_awake
 from kvfabric.evidence import Evidence, FlowEvidence
 from kvfabric.fabric_ports import FabricReader, port_plans
 from kvfabric.flow_log import FlowLog
@@ -34,6 +35,7 @@ from topo.cluster import Role
 from topo.emulated import EmulatedFabric
 from topo.leafspine import host_name
 from topo.scale import Scale
+from topo.shaping import Queue
 from workloads.replay.driver import TurnReplay
 from workloads.replay.engine import ReplayEngine
 from workloads.replay.pattern import Pattern
@@ -48,7 +50,7 @@ _REHEARSAL_TIME = 0.02
 _REHEARSAL_S = 3.0
 _PREPARE_S = 20.0
 PUBLISH = Path("/run/netns")
-_NICE = -10
+REPLAY_NICE = -10
 """The replay goes before other people's processes, not before the kernel's packets."""
 
 
@@ -89,6 +91,7 @@ def _emulate(scenario: Scenario, workload: Workload, out: Path, writer: RecordWr
              began: float, progress: bool, host_cpu: int | None) -> Outcome:  # fmt: skip
     with ExitStack() as undo, StopSignals() as signals:
         split = choose_steering(host_cpu)
+        manifest["cpus_awake"] = undo.enter_context(cpus_awake())
         fabric = undo.enter_context(build_testbed(scenario, PUBLISH, split))
         manifest["network"] = _network_facts(scenario, fabric)
         manifest["bring_up_s"] = monotonic() - began
@@ -104,7 +107,7 @@ def _emulate(scenario: Scenario, workload: Workload, out: Path, writer: RecordWr
         # After the fork, so that the observer keeps off the replay's CPU and does not share its priority.
         if split is not None:
             os.sched_setaffinity(0, {split.host_cpu})
-        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+        os.setpriority(os.PRIO_PROCESS, 0, REPLAY_NICE)
         run = _Run(scenario, workload, scale, fabric, observer, signals, undo)
         run.execute()
         observer.end()
@@ -142,7 +145,8 @@ def _network_facts(scenario: Scenario, fabric: EmulatedFabric) -> dict[str, obje
         "sysctls": {node.name: dict(fabric.node(node.name).sysctls) for node in fabric.fabric.nodes},
         "shapes": [
             {"goodput_Bps": rate, "wire_Bps": shape.wire_Bps, "frame": shape.frame, "queue": shape.queue.value,
-             "classes": shape.classes, "limit_packets": shape.limit, "mtu": shape.mtu}
+             "classes": shape.classes, "limit_packets": shape.limit, "mtu": shape.mtu,
+             "bucket": shape.buffer, "burst": shape.burst, "free_acks": shape.free_acks and shape.queue is Queue.FAIR}
             for rate, shape in shapes.items()
         ],
         "offloads": [{"state": state, "ports": count} for state, count in offloads.items()],

@@ -41,7 +41,7 @@ class Limits:
 class PortEvidence:
     """What an egress port did over the run.
 
-    ``max_use`` is the most it carried in any interval, as a share of its wire rate, after the frame of burst credit and the
+    ``max_use`` is the most it carried in any interval, as a share of its wire rate, after the shaper's burst and the
     uncertainty of the reading have been taken off; ``max_use_at_s`` when. ``saturated_use`` is what it carried, as a share,
     over the intervals that began with packets waiting (``saturated_s`` seconds); ``waiting`` of ``looks`` looks within
     and at the end of those intervals found packets waiting. A port that works while packets wait has ``saturated_use`` ≥
@@ -72,8 +72,8 @@ class PortEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowEvidence:
-    """What is held against one flow. ``slowdown_credit`` is how far below 1 its slowdown may lie (frames of burst credit and
-    the clock's precision, as a share of its ideal FCT)."""
+    """What is held against one flow. ``slowdown_credit`` is how far below 1 its slowdown may lie (burst credit, lateness
+    and the clock's precision, as a share of its ideal FCT)."""
 
     flow: int
     status: str

@@ -24,7 +24,7 @@ def port_plans(fabric: EmulatedFabric) -> tuple[PortPlan, ...]:
     found = []
     for port, rate_Bps in fabric.fabric.rate_of.items():
         shape = fabric.settings.shape(rate_Bps)
-        found.append(PortPlan(port.name, fabric.fabric.peer[port].name, rate_Bps, shape.wire_Bps, shape.frame))
+        found.append(PortPlan(port.name, fabric.fabric.peer[port].name, rate_Bps, shape.wire_Bps, shape.burst))
     return tuple(found)
 
 

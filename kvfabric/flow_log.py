@@ -9,7 +9,6 @@ from kvfabric.rows import FlowRow
 from topo.emulated import EmulatedFabric, FlowTuple, NoPathError
 from topo.fabric import NodeKind
 from topo.scale import Scale
-from topo.shaping import ETHERNET_HEADER
 from workloads.replay.flows import FlowResult, FlowSpec, ideal_fct
 from workloads.replay.paths import path_name, realised_path
 
@@ -110,8 +109,8 @@ class FlowLog:
         )  # fmt: skip
 
     def credit(self, row: FlowRow) -> float:
-        """How far below 1 a flow's slowdown may lie: a frame of credit at every port, its own lateness, the clock."""
-        frame = self._fabric.settings.mtu + ETHERNET_HEADER
-        hops = 2 if row.path_realised is None else row.path_realised.count(">") + 2
+        """How far below 1 a flow's slowdown may lie: the shaper's burst (of shapers in a row that of one), its own lateness,
+        the clock."""
+        shape = self._fabric.settings.shape(self.rate_Bps)
         late = max(0.0, row.lateness_emu_s or 0.0)
-        return (hops * frame / self.rate_Bps + late + _CLOCK_S) / row.ideal_fct_emu_s
+        return (shape.burst / shape.wire_Bps + late + _CLOCK_S) / row.ideal_fct_emu_s

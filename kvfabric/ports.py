@@ -12,13 +12,13 @@ from topo.tc import PortCounters
 
 @dataclass(frozen=True, slots=True)
 class PortPlan:
-    """A port as planned: emulated goodput and wire rate in bytes per second, bytes of a full frame as the shaper counts it."""
+    """A port as planned: emulated goodput and wire rate in bytes per second, bytes that its shaper lets leave at once."""
 
     port: str
     peer: str
     rate_Bps: float
     wire_Bps: float
-    frame: int
+    burst: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,17 @@ class PortTally:
         interval = at_s - self._at_s
         slack = slack_s + self._slack_s
         was, self._last = self._last, counters
-        sent, drops = counters.bytes - was.bytes, (counters.drops - was.drops) % (1 << 32)
+        sent, drops = counters.shaped_bytes - was.shaped_bytes, (counters.drops - was.drops) % (1 << 32)
         looks, waiting = self._looks + 1, self._waiting + (counters.backlog > 0)
         self._looks = self._waiting = 0
         self._at_s, self._slack_s = at_s, slack_s
-        if sent < 0 or interval <= 0:
+        if counters.bytes < was.bytes or counters.packets < was.packets or interval <= 0:
             return f"{self.plan.port}: its counters fell at {at_s - epoch_s:.1f} s: its shaper was made anew"
+        sent = max(0, sent)  # free packets are counted a moment before their bytes
         self._sent += sent
         self._drops += drops
-        # HTB holds a frame of credit and lets a frame overdraw it; the reading took a moment. What these do not explain:
-        proved = max(0, sent - 2 * self.plan.frame) / (self.plan.wire_Bps * (interval + slack))
+        # What neither the shaper's burst nor the moment that the reading took explains:
+        proved = max(0, sent - self.plan.burst) / (self.plan.wire_Bps * (interval + slack))
         if proved > self._max_use:
             self._max_use, self._max_use_at_s = proved, at_s - epoch_s
         if was.backlog > 0:

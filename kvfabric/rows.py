@@ -152,7 +152,8 @@ class LinkRow:
     """One egress port over one interval. ``use`` is ``sent_bytes / (wire_Bps · interval_emu_s)``; rates are emulated.
 
     ``rate_Bps`` is the planned goodput, ``wire_Bps`` the shaper's rate, headers included. ``backlog_bytes`` waited at the
-    end of the interval; ``drops`` are packets dropped within it.
+    end of the interval; ``drops`` are packets dropped within it. Segments that passed
+    beside the shaper are not among ``sent_bytes``.
     """
 
     time_emu_s: float

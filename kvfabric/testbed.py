@@ -32,6 +32,7 @@ def link_settings(scenario: Scenario) -> LinkSettings:
         queue=Queue(chosen.queue),
         classes=chosen.classes,
         limit=chosen.queue_packets,
+        free_acks=chosen.free_acks,
         offload={"tso": chosen.offload.tso, "gso": chosen.offload.gso, "gro": False},
     )
 

@@ -48,10 +48,11 @@ class LinkSettings:
     queue: Queue = Queue.FAIR
     classes: int = 64
     limit: int = 200
+    free_acks: bool = True
     offload: Mapping[str, bool] = field(default_factory=lambda: {"tso": False, "gso": False, "gro": False})
 
     def shape(self, rate_Bps: float) -> PortShape:
-        return PortShape(rate_Bps, self.mtu, self.queue, self.classes, self.limit)
+        return PortShape(rate_Bps, self.mtu, self.queue, self.classes, self.limit, free_acks=self.free_acks)
 
 
 @dataclass(frozen=True, slots=True)

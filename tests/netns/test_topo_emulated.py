@@ -10,6 +10,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ SIXTEEN = Cluster(2, 2, 4, 4)
 
 def emulated(cluster: Cluster = SMALL, uplinks: int = 2, rate_Bps: float = RATE_BPS, *, queue: Queue = Queue.FAIR,
              mtu: int = 1500, offload: dict[str, bool] | None = None, **others: Any) -> EmulatedFabric:  # fmt: skip
-    settings = LinkSettings(mtu, queue, classes=8, limit=123, **({} if offload is None else {"offload": offload}))
+    chosen = LinkSettings(mtu, queue, classes=8, limit=123)
+    settings = chosen if offload is None else replace(chosen, offload=offload)
     return EmulatedFabric(LeafSpine(cluster, uplinks, rate_Bps).build(), settings, **others)
 
 

@@ -29,7 +29,7 @@ from workloads.turns import Turn
 
 pytestmark = pytest.mark.unit
 
-PLAN = PortPlan("leaf0-eth0", "h0-eth0", 0.9e6, 1e6, 1514)
+PLAN = PortPlan("leaf0-eth0", "h0-eth0", 0.9e6, 1e6, burst=3028)
 
 
 def counted(sent: int, *, drops: int = 0, backlog: int = 0) -> PortCounters:
@@ -43,6 +43,17 @@ def test_an_interval_becomes_a_row() -> None:
     tally = PortTally(PLAN, 100.0, 0.0, counted(1000, drops=1))
     row = tally.tick(102.0, 0.0, counted(1_001_000, drops=4, backlog=3000), epoch_s=99.0)
     assert row == LinkRow(3.0, 2.0, "leaf0-eth0", "h0-eth0", 0.9e6, 1e6, 1_000_000, 0.5, 3000, 3)
+
+
+def test_segments_that_pass_beside_the_shaper_are_no_use_of_the_link() -> None:
+    tally = PortTally(PLAN, 0.0, 0.0, PortCounters(0, 0, 0, 0))
+    row = tally.tick(1.0, 0.0, PortCounters(500_000 + 100 * 66, 600, 0, 0, free_packets=100), epoch_s=0.0)
+    assert isinstance(row, LinkRow)
+    assert row.sent_bytes == 500_000
+    # The kernel counts a free packet a moment before its bytes: no fault, and nothing was sent.
+    row = tally.tick(2.0, 0.0, PortCounters(500_000 + 100 * 66, 600, 0, 0, free_packets=101), epoch_s=0.0)
+    assert isinstance(row, LinkRow)
+    assert row.sent_bytes == 0
 
 
 def test_peak_use_leaves_out_what_credit_and_the_doubt_of_the_reading_explain() -> None:

@@ -61,7 +61,7 @@ def changed(old: str, new: str) -> str:
 def test_quantities_become_seconds_bytes_and_bytes_per_second() -> None:
     scenario = parse_scenario(LEAST, source="x.yaml")
     assert (scenario.fabric.rate, scenario.scale.rate, scenario.window) == (45e9, 25e6, 12.0)
-    assert scenario.emulation.receive_window == 65536
+    assert scenario.emulation.receive_window == 32768
 
 
 def test_what_is_derived_follows_from_the_keys() -> None:

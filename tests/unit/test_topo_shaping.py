@@ -31,15 +31,14 @@ def test_the_shaper_runs_faster_than_the_goodput_by_the_headers_alone(rate_Bps: 
 
 
 @given(st.floats(1e3, 1e12), st.integers(576, 65535), st.floats(0, 0.01))
-def test_the_bucket_holds_what_a_late_timer_misses_and_never_less_than_a_frame(rate_Bps: float, mtu: int, slack_s: float) -> None:
+def test_the_bucket_holds_what_a_late_timer_misses_and_no_more(rate_Bps: float, mtu: int, slack_s: float) -> None:
     shape = PortShape(rate_Bps, mtu, timer_slack_s=slack_s)
-    assert shape.buffer >= shape.frame
-    assert shape.buffer == shape.frame or 0 <= shape.buffer - shape.wire_Bps * slack_s < 1 + 1e-9 * shape.buffer
+    assert 0 <= shape.buffer - shape.wire_Bps * slack_s <= 1 + 1e-9 * shape.buffer
     assert shape.burst == shape.buffer + shape.frame
 
 
-def test_without_timer_slack_the_bucket_is_one_frame() -> None:
-    assert PortShape(45e9, 9000, timer_slack_s=0).buffer == 9014
+def test_without_timer_slack_only_the_overdrawn_frame_leaves_at_once() -> None:
+    assert PortShape(45e9, 9000, timer_slack_s=0).burst == 1 + 9014
 
 
 @pytest.mark.parametrize(
@@ -118,3 +117,68 @@ def test_netlink_attributes_come_back_as_they_were(items: list[tuple[int, bytes]
     data = b"".join(attribute(kind, payload) for kind, payload in items)
     assert len(data) % 4 == 0
     assert list(attributes(data)) == items
+
+
+@pytest.mark.parametrize(
+    ("rate_Bps", "mtu", "bucket"),
+    [(12.5e6, 1500, 1961), (50e6, 9000, 7556), (25e6, 9000, 3778), (1.0, 1500, 1)],
+)
+def test_the_bucket_is_what_a_late_timer_would_lose(rate_Bps: float, mtu: int, bucket: int) -> None:
+    shape = PortShape(rate_Bps, mtu)
+    assert (shape.buffer, shape.burst) == (bucket, bucket + mtu + 14)
+
+
+def run_filter(program: bytes, frame: bytes) -> int:
+    """What classic BPF returns for a frame: the instructions the flow filter is made of."""
+    lines: list[tuple[int, int, int, int]] = [*struct.iter_unpack("=HBBI", program)]
+    a: int = 0
+    x: int = 0
+    at = 0
+    while True:
+        code, true, false, k = lines[at]
+        at += 1
+        if code == 0x28:  # ldh
+            a = int.from_bytes(frame[k : k + 2], "big")
+        elif code == 0x30:  # ldb
+            a = frame[k]
+        elif code == 0x07:  # tax
+            x = a
+        elif code == 0x74:  # rsh
+            a >>= k
+        elif code == 0x54:  # and
+            a &= k
+        elif code == 0x04:  # add k
+            a += k
+        elif code == 0x0C:  # add x
+            a += x
+        elif code == 0x1D:  # jeq x
+            at += true if a == x else false
+        elif code == 0x06:  # ret k
+            return k
+        elif code == 0x16:  # ret a
+            return a
+        else:
+            raise AssertionError(f"instruction {code:#x}")
+
+
+def tcp_frame(sport: int, dport: int, options: int, payload: int) -> bytes:
+    """A frame of IPv4 without options and TCP with ``options`` words of them."""
+    ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 40 + 4 * options + payload, 0, 0, 64, 6, 0, bytes(4), bytes(4))
+    tcp = struct.pack(">HHIIBBHHH", sport, dport, 0, 0, (5 + options) << 4, 0x10, 0, 0, 0)
+    return bytes(12) + b"\x08\x00" + ip + tcp + bytes(4 * options + payload)
+
+
+@given(PORTS, PORTS, st.integers(0, 10), st.integers(0, 3000), CLASSES)
+def test_the_filter_frees_what_has_no_payload_and_classes_the_rest_by_its_ports(
+    sport: int, dport: int, options: int, payload: int, classes: int
+) -> None:
+    frame = tcp_frame(sport, dport, options, payload)
+    by_ports = 0x50010 + tc.flow_class(sport, dport, classes)
+    (program,) = tc.expected(PortShape(25e6, 1500, classes=classes)).filters
+    assert run_filter(program, frame) == (by_ports if payload else 0x50000)
+    (program,) = tc.expected(PortShape(25e6, 1500, classes=classes, free_acks=False)).filters
+    assert run_filter(program, frame) == by_ports
+
+
+def test_free_packets_are_not_held_against_the_rate() -> None:
+    assert tc.PortCounters(bytes=151_400 + 50 * 66, packets=150, drops=0, backlog=0, free_packets=50).shaped_bytes == 151_400

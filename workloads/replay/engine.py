@@ -208,7 +208,10 @@ class ReplayEngine:
     def _offer(self, flow: _Live) -> None:
         if flow.sent < flow.released and flow.connection.connected and not flow.queued and not flow.blocked:
             flow.queued = True
-            self._ready.append(flow)
+            if flow.actual_send is None:  # a first chunk goes before the others' next: it is what can be late
+                self._ready.appendleft(flow)
+            else:
+                self._ready.append(flow)
 
     def _send(self, flow: _Live) -> None:
         flow.queued = False
