@@ -188,12 +188,12 @@ class Bench:
         for job in jobs:
             if (key := (job.source, job.destination, job.slot)) not in self._warm:
                 self._warm.add(key)
-                self.engine.prepare(*key)
+                self.engine.dialer.prepare(*key)
         until = monotonic() + _PREPARE_S
-        while self.engine.preparing and monotonic() < until:
+        while self.engine.dialer.preparing and monotonic() < until:
             self.engine.run(monotonic() + 0.02)
-        if self.engine.preparing:
-            raise NoFigureError(f"{self.engine.preparing} connections did not open within {_PREPARE_S:g} s")
+        if self.engine.dialer.preparing:
+            raise NoFigureError(f"{self.engine.dialer.preparing} connections did not open within {_PREPARE_S:g} s")
         self.run([Job(job.source, job.destination, job.slot, size) for job in jobs])
 
     def adopt(self, source: str, destination: str, slot: int) -> None:

@@ -223,14 +223,14 @@ class _Run:
         pairs = cluster.prefill * cluster.decode
         if emulation.classes % cluster.tp or pairs * emulation.classes > _MAX_PREPARED:
             return
-        ready = self._engine.prepare if emulation.connections == "reused" else self._engine.prepare_socket
+        ready = self._engine.dialer.prepare if emulation.connections == "reused" else self._engine.dialer.prepare_socket
         for prefill in range(cluster.prefill):
             for decode in range(cluster.decode):
                 for slot in range(emulation.classes):
                     position = slot % cluster.tp
                     ready(host_name(Role.PREFILL, prefill, position), host_name(Role.DECODE, decode, position), slot)
         until = monotonic() + _PREPARE_S
-        while self._engine.preparing and monotonic() < until and not self.signals.requested:
+        while self._engine.dialer.preparing and monotonic() < until and not self.signals.requested:
             self._engine.run(monotonic() + 0.05)
 
     def _rehearse(self) -> None:

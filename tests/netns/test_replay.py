@@ -167,9 +167,9 @@ def test_fresh_connections_are_cold_and_on_new_ports_of_the_slots_class() -> Non
 
 def test_a_prepared_connection_is_warm_for_its_first_flow() -> None:
     with replaying() as (_fabric, engine):
-        engine.prepare("p0g0", "d0g0", 6)
+        engine.dialer.prepare("p0g0", "d0g0", 6)
         until = monotonic() + 5
-        while engine.preparing and monotonic() < until:
+        while engine.dialer.preparing and monotonic() < until:
             engine.run(monotonic() + 0.02)
         engine.run(monotonic() + 0.02)
         result = one(engine, flow(0, (0.0, 20_000), start=monotonic() + SOON_S, slot=6))
@@ -201,7 +201,7 @@ def test_a_thousand_flows_at_once_in_one_process_all_complete() -> None:
 def test_a_refused_connection_is_a_failed_flow() -> None:
     with replaying() as (_fabric, engine):
         assert one(engine, flow(0, (0.0, 1000), start=monotonic() + SOON_S)).failed is None
-        engine.pool.listeners["d0g0"].close()
+        engine.dialer.pool.listeners["d0g0"].close()
         result = one(engine, flow(1, (0.0, 1000), start=monotonic() + SOON_S, slot=1))
         assert (result.failed, result.received) == ("Connection refused", 0)
 

@@ -66,7 +66,6 @@ LONG_MODULES: dict[str, str] = {
     "tests/unit/test_observer.py": "one process and its protocol",
     "tests/unit/test_scenario.py": "one file format and all the ways to get it wrong",
     "tests/unit/test_workloads_readers.py": "four formats held to the same rules",
-    "workloads/replay/engine.py": "one event loop: its flows, sockets and timers share one state",
 }
 
 # Put together here so that this file does not contain what it looks for.

@@ -7,65 +7,34 @@ counted every byte.
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import math
+import fcntl
 import os
 import select
 import socket
-from collections import deque
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 
-from workloads.replay.connections import LISTEN_PORT, Connection, ConnectionPool, Endpoint, SocketSettings
+from workloads.replay.connections import LISTEN_PORT, Connection, Endpoint, SocketSettings
+from workloads.replay.dialer import Dialer
 from workloads.replay.flows import FlowResult, FlowSpec
+from workloads.replay.live import LiveFlow
+from workloads.replay.loop import SLACK_S, EventLoop
 from workloads.replay.pattern import Pattern
 from workloads.replay.tcpinfo import read_tcp_info
-from workloads.replay.timer import TimerFd
 
 _READ = 1 << 16
-_IN, _OUT, _ERR = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR | select.EPOLLHUP
-_SPARE_DELAY_S = 5e-3
-_AWAKE_S = 250e-6
-"""How long before something is due the loop stops sleeping: waking an idle CPU takes part of that, more in a virtual machine."""
-_RELEASE_SLACK = 20e-6
-"""Releases due within this many seconds are done together with the one that is due: the timer's own precision."""
+_SETTLE_S = 100e-6
+_TIOCOUTQ = 0x5411
+"""Bytes of a socket that its peer has not acknowledged (SIOCOUTQ of tcp(7))."""
 
 
-class _Live:
-    """A flow in progress."""
-
-    __slots__ = (
-        "actual_send", "blocked", "busy_before", "connection", "content_ok", "done", "head_at", "queued", "received",
-        "released", "sent", "spec", "step",
-    )  # fmt: skip
-
-    def __init__(self, spec: FlowSpec, connection: Connection) -> None:
-        self.spec = spec
-        self.connection = connection
-        self.released = 0
-        self.sent = 0
-        self.received = 0
-        self.step = 0
-        self.queued = False
-        self.blocked = False
-        self.actual_send: float | None = None
-        self.head_at: float | None = None
-        self.content_ok: bool | None = True if spec.check else None
-        self.done = False
-        self.busy_before = 0.0
-
-    @property
-    def mark(self) -> int:
-        """The next count of received bytes that somebody is to be told of: the head's end, then the flow's."""
-        spec = self.spec
-        return spec.head_bytes if self.received < spec.head_bytes else spec.bytes
-
-
-class ReplayEngine:
+class ReplayEngine(EventLoop[LiveFlow]):
     """Drives flows between endpoints. ``on_head`` and ``on_done`` are called in the loop, so they must be quick; ``on_open``
     hears (source, destination, sport, dport) of every connection as it opens.
 
+    ``on_drained`` hears (spec, bytes received) of a gated flow once all that left before ``close_gate`` has arrived. What a
+    gated flow reports (head, drained, done) it reports when nothing of it is on the wire any more, acknowledgements included.
     Times are ``time.monotonic`` seconds. Raises OSError when sockets cannot be made.
     """
 
@@ -73,113 +42,46 @@ class ReplayEngine:
                  on_head: Callable[[FlowSpec, float], None] | None = None,
                  on_done: Callable[[FlowResult], None] | None = None,
                  on_open: Callable[[str, str, int, int], None] | None = None) -> None:  # fmt: skip
-        self.pool = ConnectionPool(endpoints, settings)
+        super().__init__(self._send)
+        self.dialer = Dialer(self, endpoints, settings, self, on_open)
         self.settings = settings
         self.pattern = pattern
         self.on_head = on_head
         self.on_done = on_done
-        self._on_open = on_open
-        self._epoll = select.epoll()
-        self._timer = TimerFd()
-        self._epoll.register(self._timer.fd, _IN)
-        self._handlers: dict[int, Callable[[int], None]] = {self._timer.fd: lambda _events: self._timer.acknowledge()}
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-        self._ready: deque[_Live] = deque()
-        self._live: dict[Connection, _Live] = {}
-        self._opening: dict[tuple[str, int, str], Connection] = {}
+        self.on_drained: Callable[[FlowSpec, int], None] | None = None
+        self._live: dict[Connection, LiveFlow] = {}
+        self._gated: dict[int, LiveFlow] = {}
         self._buffer = bytearray(_READ)
         self._view = memoryview(self._buffer)
-        self._stopped = False
         self.concurrent_peak = 0
-
-    # Timers
-
-    def call_at(self, at: float, action: Callable[[], None]) -> None:
-        """Call ``action`` once the clock reaches ``at``; in order of ``at``, then of the calls."""
-        heapq.heappush(self._due, (at, next(self._order), action))
-
-    def watch(self, fd: int, action: Callable[[], None]) -> None:
-        """Call ``action`` whenever a foreign descriptor is readable."""
-        self._handlers[fd] = lambda _events: action()
-        self._epoll.register(fd, _IN)
-
-    def stop(self) -> None:
-        """Leave ``run`` after the present step."""
-        self._stopped = True
 
     @property
     def live(self) -> tuple[FlowSpec, ...]:
         """Flows that were started and are not done."""
         return tuple(flow.spec for flow in self._live.values())
 
-    def run(self, until: float = math.inf) -> None:
-        """Loop until ``stop``, or until the clock reaches ``until``."""
-        self._stopped = False
-        handlers, ready = self._handlers, self._ready
-        while True:
-            self._run_due()
-            if self._stopped or monotonic() >= until:
-                return
-            for _ in range(min(len(ready), 8)):
-                self._send(ready.popleft())
-                self._run_due()
-            timeout = 0 if ready or self._stopped else None
-            if timeout is None:
-                wake = min(self._due[0][0] if self._due else math.inf, until)
-                if wake <= monotonic() + _AWAKE_S:
-                    timeout = 0
-                elif wake < math.inf:
-                    self._timer.arm(wake - _AWAKE_S)
-            for fd, events in self._epoll.poll(timeout, 16):
-                handler = handlers.get(fd)
-                if handler is not None:
-                    handler(events)
-                    self._run_due()
-
-    def _run_due(self) -> None:
-        """Do what is due. Called between any two packets' worth of work, so that no send waits for a batch of others."""
-        due = self._due
-        while due and due[0][0] <= monotonic() + _RELEASE_SLACK:
-            heapq.heappop(due)[2]()
-
     # Flows
-
-    def prepare(self, source: str, destination: str, slot: int) -> None:
-        """Open a connection ahead, to be found warm by the first flow of its slot."""
-        self._listen(destination)
-        connection = self.pool.open(source, destination, slot)
-        self._expect(connection, slot)
-
-    def prepare_socket(self, source: str, destination: str, slot: int) -> None:
-        """Have everything ready for a connection that is to be opened later, cold."""
-        self._listen(destination)
-        self.pool.spare(source, slot)
-
-    @property
-    def preparing(self) -> int:
-        """Connections of which one end is still missing."""
-        return len(self._opening)
 
     def start(self, spec: FlowSpec) -> None:
         """Begin a flow: connect now (or take a warm connection), send as it is released."""
-        self._listen(spec.destination)
-        connection = self.pool.take(spec.source, spec.destination, spec.slot)
+        self.dialer.listen(spec.destination)
+        connection = self.dialer.pool.take(spec.source, spec.destination, spec.slot)
         cold = connection is None
         if connection is None:
             try:
-                connection = self.pool.open(spec.source, spec.destination, spec.slot)
+                connection = self.dialer.dial(spec.source, spec.destination, spec.slot)
             except OSError as error:
                 self._refused(spec, error.strerror or str(error))
                 return
-            self._expect(connection, spec.slot)
-        flow = _Live(spec, connection)
+        flow = LiveFlow(spec, connection)
         self._live[connection] = flow
+        if spec.gated:
+            self._gated[spec.id] = flow
         self.concurrent_peak = max(self.concurrent_peak, len(self._live))
         if cold:
             # The SYN has left, and predicting the path took longer since than it did. One sent before the first release
             # belongs to no byte: then the flow begins with its data.
-            if connection.opened_at >= spec.released_at[0] - _RELEASE_SLACK:
+            if connection.opened_at >= spec.released_at[0] - SLACK_S:
                 flow.actual_send = connection.opened_at
         else:
             flow.busy_before = read_tcp_info(connection.sender).busy_s
@@ -192,35 +94,74 @@ class ReplayEngine:
         result = FlowResult(spec, 0, LISTEN_PORT, True, now, None, now, 0, 0, None, None, 0.0, None, reason)
         self.call_at(now, lambda: self.on_done(result) if self.on_done is not None else None)
 
-    def _release(self, flow: _Live) -> None:
-        spec = flow.spec
-        now = monotonic() + _RELEASE_SLACK
-        step = flow.step
-        while step < len(spec.released_at) and spec.released_at[step] <= now:
-            flow.released = spec.released_bytes[step]
-            step += 1
-        flow.step = step
-        if step < len(spec.released_at):
-            self.call_at(spec.released_at[step], lambda: self._release(flow))
+    def _release(self, flow: LiveFlow) -> None:
+        due = flow.release(monotonic() + SLACK_S)
+        if due is not None:
+            self.call_at(due, lambda: self._release(flow))
         if not flow.done:
             self._offer(flow)
 
-    def _offer(self, flow: _Live) -> None:
-        if flow.sent < flow.released and flow.connection.connected and not flow.queued and not flow.blocked:
+    def open_gate(self, flow_id: int, upto_bytes: int) -> None:
+        """Let the bytes of a gated flow below ``upto_bytes`` leave as they are released. Nothing if the flow has ended."""
+        flow = self._gated.get(flow_id)
+        if flow is not None:
+            flow.gate, flow.closing = max(flow.gate, upto_bytes), False
+            self._offer(flow)
+
+    def close_gate(self, flow_id: int) -> None:
+        """Let nothing more of a gated flow leave; ``on_drained`` hears when what has left has arrived, unless
+        that was all: then the flow is done."""
+        flow = self._gated.get(flow_id)
+        if flow is None:
+            return
+        flow.gate, flow.closing = flow.sent, True
+        if flow.received == flow.sent:
+            self._settle(flow, lambda: self._drained(flow))
+        else:
+            self._aim(flow)
+
+    def outstanding(self, flow_id: int) -> int:
+        """Bytes of a gated flow that have not arrived; 0 once it has ended."""
+        flow = self._gated.get(flow_id)
+        return 0 if flow is None else flow.spec.bytes - flow.received
+
+    def _drained(self, flow: LiveFlow) -> None:
+        if flow.closing and not flow.done and self.on_drained is not None:
+            self.on_drained(flow.spec, flow.received)
+
+    def _settle(self, flow: LiveFlow, report: Callable[[], None]) -> None:
+        """Report once the sender knows that everything has arrived: an acknowledgement sent into the dark would be lost, and
+        the bytes sent again on whatever circuit comes next."""
+        connection = flow.connection
+        if not flow.spec.gated or connection.accepted is None:
+            report()
+            return
+        try:
+            connection.accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            left = struct.unpack("i", fcntl.ioctl(connection.sender.fileno(), _TIOCOUTQ, bytes(4)))[0]
+        except OSError:
+            left = 0  # the connection is gone, and with it what could be waited for
+        if left == 0:
+            report()
+        else:
+            self.call_at(monotonic() + _SETTLE_S, lambda: self._settle(flow, report))
+
+    def _offer(self, flow: LiveFlow) -> None:
+        if flow.sent < flow.allowed and flow.connection.connected and not flow.queued and not flow.blocked:
             flow.queued = True
             if flow.actual_send is None:  # a first chunk goes before the others' next: it is what can be late
-                self._ready.appendleft(flow)
+                self.ready.appendleft(flow)
             else:
-                self._ready.append(flow)
+                self.ready.append(flow)
 
-    def _send(self, flow: _Live) -> None:
+    def _send(self, flow: LiveFlow) -> None:
         flow.queued = False
-        if flow.done:
+        if flow.done or flow.sent >= flow.allowed:  # done, or its gate was closed meanwhile
             return
         spec, connection = flow.spec, flow.connection
         if flow.actual_send is None:
             flow.actual_send = monotonic()
-        count = min(flow.released - flow.sent, self.settings.send_chunk)
+        count = min(flow.allowed - flow.sent, self.settings.send_chunk)
         try:
             sent = os.sendfile(connection.sender.fileno(), self.pattern.fd, self.pattern.offset(spec.id, flow.sent), count)
         except BlockingIOError:
@@ -231,88 +172,50 @@ class ReplayEngine:
         flow.sent += sent
         if sent < count:
             flow.blocked = True
-            self._epoll.modify(connection.sender.fileno(), _OUT)
+            self.expect(connection.sender.fileno(), select.EPOLLOUT)
         else:
             self._offer(flow)
 
-    # Sockets
+    # Sockets: what the dialer tells
 
-    def _listen(self, host: str) -> None:
-        listener = self.pool.listen(host)
-        if listener is not None:
-            self._handlers[listener.fileno()] = lambda _events: self._accept(listener, host)
-            self._epoll.register(listener.fileno(), _IN)
-
-    def _expect(self, connection: Connection, slot: int) -> None:
-        self._opening[connection.source, connection.sport, connection.destination] = connection
-        # What can wait until the flows that are due have started, and takes a system call or more.
-        source, destination = connection.source, connection.destination
-        if self._on_open is not None:
-            hear = self._on_open
-            self.call_at(monotonic(), lambda: hear(source, destination, connection.sport, connection.dport))
-        if not self.settings.reuse:
-            self.call_at(monotonic() + _SPARE_DELAY_S, lambda: self.pool.spare(source, slot))
-        fd = connection.sender.fileno()
-        self._handlers[fd] = lambda events: self._on_sender(connection, slot, events)
-        self._epoll.register(fd, _OUT)
-
-    def _accept(self, listener: socket.socket, host: str) -> None:
-        while True:
-            try:
-                accepted, (address, sport) = listener.accept()
-            except BlockingIOError:
-                return
-            source = self.pool.source_of(address)
-            connection = self._opening.pop((source, sport, host), None) if source else None
-            if connection is None:
-                accepted.close()
-                continue
-            accepted.setblocking(False)
-            connection.accepted = accepted
-            fd = accepted.fileno()
-            self._handlers[fd] = lambda _events, found=connection: self._on_receiver(found)  # type: ignore[misc]
-            self._epoll.register(fd, _IN)
-            flow = self._live.get(connection)
-            if flow is not None:
-                self._aim(flow)
-            elif connection.connected:
-                self._prepared(connection)
-
-    def _prepared(self, connection: Connection) -> None:
-        self.pool.give_back(connection, (connection.sport + connection.dport) % self.settings.classes)
-
-    def _on_sender(self, connection: Connection, slot: int, events: int) -> None:
+    def accepted(self, connection: Connection) -> bool:
+        """See ConnectionUser."""
         flow = self._live.get(connection)
-        if events & _ERR:
-            code = connection.sender.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            reason = os.strerror(code) if code else "connection closed"
-            if flow is None:
-                self._discard(connection)
-            else:
-                self._fail(flow, reason)
-            return
-        self._epoll.modify(connection.sender.fileno(), 0)
-        if not connection.connected:
-            connection.connected = True
-            if flow is None and connection.accepted is not None:
-                self._prepared(connection)
+        if flow is not None:
+            self._aim(flow)
+        return flow is not None
+
+    def writable(self, connection: Connection) -> bool:
+        """See ConnectionUser."""
+        flow = self._live.get(connection)
         if flow is not None:
             flow.blocked = False
             self._offer(flow)
+        return flow is not None
 
-    def _aim(self, flow: _Live) -> None:
+    def broken(self, connection: Connection, reason: str) -> bool:
+        """See ConnectionUser."""
+        flow = self._live.get(connection)
+        if flow is not None:
+            self._fail(flow, reason)
+        return flow is not None
+
+    def _aim(self, flow: LiveFlow) -> None:
         """Have the receiver woken when the next mark can be reached: a frame, the head's end or the flow's."""
         accepted = flow.connection.accepted
         assert accepted is not None
         wanted = min(self.settings.read_chunk, flow.mark - flow.received)
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, max(1, wanted))
 
-    def _on_receiver(self, connection: Connection) -> None:
+    def readable(self, connection: Connection) -> None:
+        """See ConnectionUser."""
         flow = self._live.get(connection)
         accepted = connection.accepted
         assert accepted is not None
         if flow is None:
-            self._discard(connection)
+            self.dialer.discard(connection)
+            return
+        if flow.done:
             return
         spec = flow.spec
         mark = flow.mark
@@ -336,76 +239,41 @@ class ReplayEngine:
         if flow.received == mark or mark - flow.received < self.settings.read_chunk:
             now = monotonic()
             if flow.received == spec.bytes:
-                if spec.head_bytes == spec.bytes:
-                    self._head(flow, now)
-                self._done(flow, now, None)
+                flow.done = True  # whatever fails from here on changes nothing
+                self._settle(flow, lambda: self._complete(flow, now))
                 return
             if flow.received == spec.head_bytes:
-                self._head(flow, now)
+                self._settle(flow, lambda: self._head(flow, now))
+            if flow.closing and flow.received == flow.sent:
+                self._settle(flow, lambda: self._drained(flow))
             self._aim(flow)
 
-    def _discard(self, connection: Connection) -> None:
-        """One end of an idle connection was closed, or has bytes nobody sent: no flow must be given it."""
-        self._forget(connection)
-        self.pool.drop(connection)
+    def _complete(self, flow: LiveFlow, now: float) -> None:
+        if flow.spec.head_bytes == flow.spec.bytes:
+            self._head(flow, now)
+        self._done(flow, now, None)
 
-    def _head(self, flow: _Live, now: float) -> None:
+    def _head(self, flow: LiveFlow, now: float) -> None:
         flow.head_at = now
         if self.on_head is not None:
             self.on_head(flow.spec, now)
 
-    def _forget(self, connection: Connection) -> None:
-        self._opening.pop((connection.source, connection.sport, connection.destination), None)
-        for sock in (connection.sender, connection.accepted):
-            if sock is not None and sock.fileno() >= 0:
-                self._handlers.pop(sock.fileno(), None)
-                try:
-                    self._epoll.unregister(sock.fileno())
-                except FileNotFoundError:
-                    continue
-
-    def _fail(self, flow: _Live, reason: str) -> None:
+    def _fail(self, flow: LiveFlow, reason: str) -> None:
         if not flow.done:
             self._done(flow, monotonic(), reason)
 
-    def _done(self, flow: _Live, now: float, failed: str | None) -> None:
+    def _done(self, flow: LiveFlow, now: float, failed: str | None) -> None:
         flow.done = True
         spec, connection = flow.spec, flow.connection
         del self._live[connection]
-        retransmissions, rtos, snd_wnd, busy = 0, None, None, 0.0
-        try:
-            info = read_tcp_info(connection.sender)
-        except OSError:
-            pass
-        else:
-            retransmissions = info.total_retrans - connection.retransmissions
-            connection.retransmissions = info.total_retrans
-            if info.rto_count is not None:
-                rtos = info.rto_count - connection.rtos
-                connection.rtos = info.rto_count
-            snd_wnd, busy = info.snd_wnd, info.busy_s - flow.busy_before
-        result = FlowResult(
-            spec=spec,
-            sport=connection.sport,
-            dport=connection.dport,
-            cold=connection.cold,
-            actual_send=now if flow.actual_send is None else flow.actual_send,
-            head_delivered=flow.head_at,
-            delivered=now,
-            received=flow.received,
-            retransmissions=retransmissions,
-            rto_count=rtos,
-            snd_wnd=snd_wnd,
-            busy_s=busy,
-            content_ok=flow.content_ok,
-            failed=failed,
-        )
+        self._gated.pop(spec.id, None)
+        result = flow.account(now, failed)
         if failed is None:
             if not self.settings.reuse:
-                self._forget(connection)
-            self.pool.give_back(connection, spec.slot)
+                self.dialer.forget(connection)
+            self.dialer.pool.give_back(connection, spec.slot)
         else:
-            self._forget(connection)
+            self.dialer.forget(connection)
             connection.close()
         if self.on_done is not None:
             self.on_done(result)
@@ -414,20 +282,19 @@ class ReplayEngine:
         """Forget every flow in progress with its connection, and every timer: nobody is told how they would have ended."""
         for connection, flow in list(self._live.items()):
             flow.done = True
-            self._forget(connection)
+            self.dialer.forget(connection)
             connection.close()
         self._live.clear()
-        self._ready.clear()
-        self._due.clear()
+        self._gated.clear()
+        self.drop_timers()
 
     def close(self) -> None:
         """Close every socket; flows in progress end unfinished."""
-        for connection in (*self._live, *self._opening.values()):
+        for connection in self._live:
             connection.close()
         self._live.clear()
-        self.pool.close()
-        self._timer.close()
-        self._epoll.close()
+        self.dialer.close()
+        super().close()
 
 
 def run_flows(engine: ReplayEngine, specs: Iterable[FlowSpec], *, give_up_at: float) -> list[FlowResult]:

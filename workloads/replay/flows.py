@@ -12,7 +12,8 @@ class FlowSpec:
 
     ``released_at`` and ``released_bytes`` say how many bytes (cumulative) may leave from when on; the last entry is the
     flow's size. ``head_bytes`` marks the part whose arrival is reported separately (0: none). ``slot`` chooses the
-    connection: the source port, and with it the flow class and the path, follow from it. ``check`` compares every byte.
+    connection: the source port, and with it the flow class and the path, follow from it. ``check`` compares every byte. A
+    ``gated`` flow sends nothing, released or not, before its gate is opened (``ReplayEngine.open_gate``).
     """
 
     id: int
@@ -23,6 +24,7 @@ class FlowSpec:
     released_bytes: tuple[int, ...]
     head_bytes: int = 0
     check: bool = False
+    gated: bool = False
 
     @property
     def bytes(self) -> int:
