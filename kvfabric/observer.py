@@ -118,6 +118,8 @@ class Observer:
             except BlockingIOError:
                 return
             except BrokenPipeError:
+                self._reap(0)
+                self._read_answers()  # its last words
                 self._died()
             self._backlog_bytes -= written
             if written == len(head):
