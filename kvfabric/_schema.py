@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from kvfabric._quantities import PositiveTime, Rate, Size, Time
+from kvfabric._schema_fabric import FabricSpec, OcsSpec
 from kvfabric._section import KeyConflictError, Section
 from topo.cluster import Cluster
 from topo.fabric import FabricError
-from topo.leafspine import parse_ratio, uplinks_for
 from workloads.kvsize import ModelError, load_model
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")]
@@ -68,42 +68,6 @@ class ClusterSpec(Section):
     def layout(self) -> Cluster:
         """Where every GPU stands."""
         return Cluster(prefill=self.prefill, decode=self.decode, tp=self.tp, rack=self.rack)
-
-
-class FabricSpec(Section):
-    """The network between the GPUs."""
-
-    kind: Literal["leaf-spine"] = Field(default="leaf-spine", description="kind of fabric")
-    ratio: str | None = Field(default=None, description="hosts per uplink of a leaf, like 2:1; this or uplinks")
-    uplinks: int | None = Field(default=None, ge=1, le=1024, description="uplinks of a leaf, one to each spine; this or ratio")
-    rate: Rate = Field(description="goodput of every link of the real cluster: 45GB/s is 0.9 x 400G")
-    routing: Literal["ecmp"] = Field(default="ecmp", description="how a flow gets its path")
-    dataplane: Literal["router"] = Field(default="router", description="what forwards: router is the Linux kernel's L3")
-
-    @model_validator(mode="after")
-    def _one_of_ratio_and_uplinks(self) -> FabricSpec:
-        if self.ratio is None and self.uplinks is None:
-            raise KeyConflictError(("ratio",), "is missing", 'write ratio: "2:1" (hosts per uplink), or uplinks: 2')
-        if self.ratio is not None and self.uplinks is not None:
-            raise KeyConflictError(
-                ("uplinks",),
-                "is given beside ratio",
-                "remove one of them (--set fabric.ratio=null)",
-            )
-        if self.ratio is not None:
-            try:
-                parse_ratio(self.ratio)
-            except FabricError as error:
-                problem, _, remedy = str(error).partition("; ")
-                raise KeyConflictError(("ratio",), problem, remedy) from None
-        return self
-
-    def uplinks_of(self, hosts_per_leaf: int) -> int:
-        """Uplinks of a leaf with that many hosts. Raises FabricError if no whole number gives the ratio."""
-        if self.uplinks is not None:
-            return self.uplinks
-        assert self.ratio is not None  # by the validator
-        return uplinks_for(hosts_per_leaf, parse_ratio(self.ratio))
 
 
 class TenantSpec(Section):
@@ -278,7 +242,32 @@ class Scenario(Section):
         except FabricError as error:
             problem, _, remedy = str(error).partition("; ")
             raise KeyConflictError(("fabric", "ratio"), problem, remedy, also=(("cluster", "rack"),)) from None
+        if self.fabric.circuits is not None:
+            self._check_circuits(self.fabric.circuits)
         return self
+
+    def _check_circuits(self, ocs: OcsSpec) -> None:
+        planes = ocs.planes or self.cluster.tp
+        if self.cluster.tp % planes:
+            raise KeyConflictError(
+                ("fabric", "ocs", "planes"),
+                f"is {planes}, which does not divide the {self.cluster.tp} GPU positions of an instance",
+                "write a divisor of cluster.tp, or leave it out for one plane a position",
+                also=(("cluster", "tp"),),
+            )
+        if self.emulation.connections != "reused":
+            raise KeyConflictError(
+                ("emulation", "connections"),
+                "is fresh, but over circuits connections are opened before the window: a handshake would meet the dark",
+                "write connections: reused, or leave it out",
+            )
+        if self.workload.decode != "load" and ocs.decode is not None:
+            raise KeyConflictError(
+                ("fabric", "ocs", "decode"),
+                f"is given beside workload.decode: {self.workload.decode}",
+                "keep one of them: both choose the decode instance",
+                also=(("workload", "decode"),),
+            )
 
     @property
     def uplinks(self) -> int:

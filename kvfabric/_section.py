@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 NOT_YET: dict[str, tuple[str, ...]] = {
-    "fabric.kind": ("ocs",),
     "fabric.routing": ("pinned", "adaptive", "hedera", "ark", "srpt", "ceiling"),
     "fabric.dataplane": ("openflow",),
     "workload.loop": ("closed",),

@@ -18,7 +18,6 @@ from kvfabric._overrides import Override, parse_set
 from kvfabric._schema import (
     ClusterSpec,
     EmulationSpec,
-    FabricSpec,
     OffloadSpec,
     ScaleSpec,
     Scenario,
@@ -27,6 +26,7 @@ from kvfabric._schema import (
     WorkloadSpec,
     names_a_file,
 )
+from kvfabric._schema_fabric import FabricSpec, OcsSpec
 from kvfabric.errors import BadInput
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "ClusterSpec",
     "EmulationSpec",
     "FabricSpec",
+    "OcsSpec",
     "OffloadSpec",
     "Override",
     "ScaleSpec",

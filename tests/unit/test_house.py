@@ -46,6 +46,7 @@ PURE_FACE = {
     "kvfabric._overrides",
     "kvfabric._quantities",
     "kvfabric._schema",
+    "kvfabric._schema_fabric",
     "kvfabric._section",
     "kvfabric._yaml",
     "kvfabric.errors",
