@@ -12,14 +12,14 @@ from typing import Protocol
 
 
 class DecodeChoice(Protocol):
-    """Called once a turn, when its prefill starts, in the order of starts."""
+    """Called once a turn, in the order of prefill starts: at each start, or at each arrival if the configuration says so."""
 
     def __call__(self, *, prefill: int, holder: int | None, loads: Sequence[int], head_bytes: int, now_s: float) -> int:
         """The index of a decode instance, 0 ≤ index < ``len(loads)``.
 
         ``prefill`` is where the turn is computed, ``holder`` the decode that holds its session's prefix, ``loads`` the
         KV tokens assigned to each decode so far, ``head_bytes`` (per GPU) what moves besides the new KV unless the
-        holder is chosen, ``now_s`` the start of the prefill.
+        holder is chosen, ``now_s`` that start or arrival.
         """
         ...  # pragma: no cover
 

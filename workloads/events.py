@@ -99,6 +99,35 @@ class StartTransfer:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnQueued:
+    """A turn has arrived and its decode is chosen, before its prefill starts (``ServingConfig.choose_decode_at: arrival``).
+
+    The fields of the StartTransfer that will follow; all instants are planned, ``last_chunk_bytes`` is the last chunk's
+    share of the tail. Only for turns that will have a transfer. A policy that books behind the queue needs it.
+    """
+
+    transfer: int
+    prefill: int
+    decode: int
+    head_bytes: int
+    tail_bytes: int
+    mode: Mode
+    prefill_start_s: float
+    chunk_ends_s: tuple[float, ...]
+    last_chunk_bytes: int
+
+    @property
+    def prefill_end_s(self) -> float:
+        """The planned end of the last chunk."""
+        return self.chunk_ends_s[-1]
+
+    @property
+    def last_chunk_start_s(self) -> float:
+        """The planned start of the last chunk."""
+        return self.chunk_ends_s[-2] if len(self.chunk_ends_s) > 1 else self.prefill_start_s
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseSchedule:
     """When the bytes of a transfer may leave; one a transfer, right after its StartTransfer.
 
@@ -151,4 +180,4 @@ class TurnFinished:
         return self.exposed_s <= 0.1 * (self.prefill_end_s - self.prefill_start_s)
 
 
-Instruction = SetTimer | StartTransfer | ReleaseSchedule | TurnFinished
+Instruction = SetTimer | TurnQueued | StartTransfer | ReleaseSchedule | TurnFinished

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from workloads.events import Mode, StartTransfer, TurnFinished
+from workloads.events import Mode, StartTransfer, TurnFinished, TurnQueued
 from workloads.turns import Turn
 
 
@@ -21,8 +21,8 @@ class TurnState(enum.Enum):
 class UnfinishedTurn:
     """A turn that has arrived and not finished, for the accounting at the end of a run.
 
-    ``decode`` is None while it is queued: the decode is chosen when the prefill starts. ``prefill_start_s`` and
-    ``prefill_end_s`` are the exact planned instants, of a queued turn too.
+    ``decode`` is None until it is chosen: when the prefill starts, unless the configuration chooses it at the arrival.
+    ``prefill_start_s`` and ``prefill_end_s`` are the exact planned instants, of a queued turn too.
     """
 
     turn: Turn
@@ -74,6 +74,22 @@ class LiveTurn:
     def end_s(self) -> float:
         """The end of the prefill."""
         return self.chunk_ends_s[-1]
+
+    def queued(self) -> TurnQueued:
+        """The notice of a transfer to come, once the decode is chosen."""
+        assert self.decode is not None
+        earlier = sum(self.chunk_tokens[:-1])
+        return TurnQueued(
+            transfer=self.turn.id,
+            prefill=self.prefill,
+            decode=self.decode,
+            head_bytes=self.head_bytes,
+            tail_bytes=self.tail_bytes,
+            mode=self.mode,
+            prefill_start_s=self.start_s,
+            chunk_ends_s=self.chunk_ends_s,
+            last_chunk_bytes=self.tail_bytes - earlier * self.tail_bytes // self.turn.new,
+        )
 
     def transfer(self) -> StartTransfer:
         """The instruction that opens the transfer, once the decode is chosen."""

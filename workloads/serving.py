@@ -157,6 +157,10 @@ class ServingModel:
         mode = self._config.mode_of(turn.tenant)
         live = LiveTurn(turn, place, mode, start_s, ends_s, tokens, sum(times), prefill)
         self._live[turn.id] = live
+        if self._config.choose_decode_at == "arrival":
+            self._choose(live, turn.arrival_s)
+            if live.head_bytes + live.tail_bytes > 0:
+                out.append(live.queued())
         if self._running[prefill] is None:
             self._start_prefill(live, out)
         else:
@@ -213,14 +217,24 @@ class ServingModel:
                 self._running[live.prefill] = None
 
     def _start_prefill(self, live: LiveTurn, out: list[Instruction]) -> None:
+        if live.decode is None:
+            self._choose(live, live.start_s)
+        live.state = TurnState.PREFILLING
+        self._migrated += live.migrated
+        self._running[live.prefill] = live
+        heapq.heappush(self._ends, (live.end_s, live.turn.id))
+        out.append(SetTimer(live.end_s, live.turn.id))
+        if live.head_bytes + live.tail_bytes > 0:
+            out += (live.transfer(), ReleaseSchedule(live.turn.id, *self._schedule(live)))
+
+    def _choose(self, live: LiveTurn, at_s: float) -> None:
+        """Choose the turn's decode, and with it what moves."""
         turn, place, config = live.turn, live.place, self._config
         head = round(turn.context * config.bytes_per_token_per_gpu)
-        decode = self._choose_decode(
-            prefill=live.prefill, holder=place.decode, loads=self._loads, head_bytes=head, now_s=live.start_s
-        )
+        decode = self._choose_decode(prefill=live.prefill, holder=place.decode, loads=self._loads, head_bytes=head, now_s=at_s)
         if not 0 <= decode < config.decode:
             raise ServingError(f"the decode choice names decode {decode} of {config.decode}")
-        live.state, live.decode = TurnState.PREFILLING, decode
+        live.decode = decode
         live.migrated = decode != place.decode and turn.context > 0
         live.head_bytes = head if live.migrated else 0
         live.tail_bytes = round(turn.new * config.bytes_per_token_per_gpu)
@@ -230,12 +244,6 @@ class ServingModel:
         live.chain = place.chain
         moved = turn.new + (turn.context if live.migrated else 0)
         self._loads[decode] += turn.context + turn.new if config.load_counts == "kv" else moved
-        self._migrated += live.migrated
-        self._running[live.prefill] = live
-        heapq.heappush(self._ends, (live.end_s, turn.id))
-        out.append(SetTimer(live.end_s, turn.id))
-        if live.head_bytes + live.tail_bytes > 0:
-            out += (live.transfer(), ReleaseSchedule(turn.id, *self._schedule(live)))
 
     def _schedule(self, live: LiveTurn) -> release.Schedule:
         head, tail = live.head_bytes, live.tail_bytes
@@ -246,7 +254,8 @@ class ServingModel:
     def _report(self, report: HeadDelivered | TransferDelivered | TransferFailed, out: list[Instruction]) -> None:
         live = self._live.get(report.transfer)
         # A turn has a transfer from its prefill's start on (unless it has no bytes), until its end is first reported.
-        if live is None or live.head_bytes + live.tail_bytes == 0 or live.last_byte_s is not None:
+        begun = live is not None and live.state is not TurnState.QUEUED and live.head_bytes + live.tail_bytes > 0
+        if live is None or not begun or live.last_byte_s is not None:
             raise ServingError(f"{report}, but no such transfer is under way")
         if isinstance(report, HeadDelivered):
             if live.head_bytes == 0 or live.head_last_byte_s is not None:

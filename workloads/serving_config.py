@@ -17,6 +17,7 @@ class ServingConfig:
     ``bytes_per_token_per_gpu`` is the KV of one token on one GPU. ``mode`` holds for tenants that ``tenant_modes`` does
     not name. ``affinity_slack`` is ε of the decode choice ``affinity``. ``load_counts`` says what a turn adds to the
     load of its decode, on which the source is silent: ``kv`` all of its KV tokens, ``moved`` those that are sent there.
+    ``choose_decode_at`` says when a turn's decode is chosen: as its prefill starts, or as it arrives, which TurnQueued tells.
     ``lookahead_s`` is by how much an arrival or a timer may be handed in before its time: the rounding of a scaled clock, or
     the moment a real driver needs to have a transfer ready when it is due. What is planned does not depend on it.
     """
@@ -30,6 +31,7 @@ class ServingConfig:
     decode_choice: Literal["load", "affinity"] = "load"
     affinity_slack: float = 0.1
     load_counts: Literal["kv", "moved"] = "kv"
+    choose_decode_at: Literal["start", "arrival"] = "start"
     lookahead_s: float = 1e-6
 
     def __post_init__(self) -> None:
@@ -47,6 +49,7 @@ class ServingConfig:
             _one_of(f"serving.tenant_modes[{tenant!r}]", mode, get_args(Mode))
         _one_of("serving.decode_choice", self.decode_choice, ("load", "affinity"))
         _one_of("serving.load_counts", self.load_counts, ("kv", "moved"))
+        _one_of("serving.choose_decode_at", self.choose_decode_at, ("start", "arrival"))
 
     def mode_of(self, tenant: str) -> Mode:
         """When the KV of a tenant's turns leaves."""

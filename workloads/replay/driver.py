@@ -145,7 +145,7 @@ class TurnReplay:
         elif isinstance(instruction, ReleaseSchedule):
             assert starting is not None
             self._start(starting, instruction)
-        else:
+        elif isinstance(instruction, TurnFinished):
             self._left -= 1
             self._on_turn(instruction)
         return starting
