@@ -127,15 +127,15 @@ class OpticalNetwork:
             self._apply(self._reserved.head_end(flow, self._now_s), now_s)
         return self._leave()
 
-    def transfer_delivered(self, transfer: int, now_s: float) -> tuple[OpticalInstruction, ...]:
-        """The last byte of every flow has arrived."""
+    def transfer_ended(self, transfer: int, now_s: float) -> tuple[OpticalInstruction, ...]:
+        """The last byte of every flow has arrived, or the transfer failed, by itself or as GiveUp told: what it holds is free."""
         self._enter(now_s)
-        self._end(transfer, now_s)
+        flow = self._reported(transfer)
+        self._doomed.pop(transfer, None)
+        if flow is not None:
+            del self._flows[transfer]
+            self._apply(self._plan.end(flow, self._now_s), now_s)
         return self._leave()
-
-    def transfer_failed(self, transfer: int, now_s: float) -> tuple[OpticalInstruction, ...]:
-        """The transfer was given up, by the network or as GiveUp told: all it holds is free."""
-        return self.transfer_delivered(transfer, now_s)
 
     def circuit_up(self, prefill: int, decode: int, up_s: float, now_s: float) -> tuple[OpticalInstruction, ...]:
         """The circuit carries light on all its planes from ``up_s`` on; to be told as soon as that is known."""
@@ -263,13 +263,6 @@ class OpticalNetwork:
         if flow is None and transfer not in self._doomed:
             raise OpticalError(f"transfer {transfer} is not under way")
         return flow
-
-    def _end(self, transfer: int, told_s: float) -> None:
-        flow = self._reported(transfer)
-        self._doomed.pop(transfer, None)
-        if flow is not None:
-            del self._flows[transfer]
-            self._apply(self._plan.end(flow, self._now_s), told_s)
 
     # Windows
 
