@@ -31,12 +31,15 @@ CODE_FOLDERS = [*MAY_IMPORT, "tests", "benchmarks"]
 
 # The adapters, module or package, and what each touches. Every other module outside kvfabric/ is pure.
 EDGE: dict[str, str] = {
+    "ocs_switch.bpf": "the bpf system call",
+    "ocs_switch.light": "a program at the switch's ports, and the array it reads",
     "topo.emulated": "builds a fabric with Mininet",
     "topo.links": "netlink sockets: interfaces, addresses and routes",
     "topo.mn": "Mininet's hosts, links and networks",
     "topo.netlink": "netlink sockets",
     "topo.netns": "enters network namespaces",
     "topo.observe": "asks the kernel what it has built",
+    "topo.ovs": "an Open vSwitch of its own",
     "topo.tc": "netlink messages for qdiscs",
     "workloads.replay": "the TCP sender and receiver on the real clock",
 }
