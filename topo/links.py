@@ -32,7 +32,16 @@ RTM_NEWROUTE, RTM_GETROUTE = 24, 26
 RTM_NEWNEIGH = 28
 RTM_NEWNEXTHOP = 104
 IFF_UP = 1
-_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_TXQLEN, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 1, 3, 4, 13, 18, 28
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_TXQLEN, _IFLA_LINKINFO, _IFLA_STATS64, _IFLA_GROUP, _IFLA_NET_NS_FD = (
+    1,
+    3,
+    4,
+    13,
+    18,
+    23,
+    27,
+    28,
+)
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _NESTED = 0x8000
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -108,6 +117,16 @@ def delete_link(index: int, name: str) -> Request:
     return request(message, RTM_DELLINK, f"remove {name}")
 
 
+def group(index: int, name: str, number: int) -> Request:
+    """Make an interface one of a group, so that ``delete_group`` can remove them all together."""
+    return raw_request(RTM_NEWLINK, _ifinfo(index) + attribute(_IFLA_GROUP, struct.pack("=I", number)), f"group of {name}")
+
+
+def delete_group(number: int) -> Request:
+    """Remove every interface of a group (and the veth peers) at once: one by one each would wait for the kernel."""
+    return raw_request(RTM_DELLINK, _ifinfo(0) + attribute(_IFLA_GROUP, struct.pack("=I", number)), f"remove group {number}")
+
+
 def link_state(netlink: NetlinkSocket, index: int) -> tuple[bool, str | None, int]:
     """(up, MAC, MTU) of an interface. Raises NetlinkError when there is none."""
     body = netlink.get(raw_request(RTM_GETLINK, struct.pack("=BBHiII", 0, 0, 0, index, 0, 0), f"interface {index}", flags=0))
@@ -115,6 +134,26 @@ def link_state(netlink: NetlinkSocket, index: int) -> tuple[bool, str | None, in
     found = dict(attributes(body[16:]))
     mac = ":".join(f"{byte:02x}" for byte in found[1]) if 1 in found else None
     return bool(flags & IFF_UP), mac, int(struct.unpack("=I", found[4])[0])
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCounters:
+    """Totals of an interface since it was made: what it received and sent, in frames and bytes."""
+
+    rx_packets: int
+    tx_packets: int
+    rx_bytes: int
+    tx_bytes: int
+
+
+def link_counters(netlink: NetlinkSocket) -> dict[int, LinkCounters]:
+    """Counters of every interface of a namespace, by index."""
+    found = {}
+    for body in netlink.dump(RTM_GETLINK, _ifinfo(0)):
+        statistics = dict(attributes(body[16:])).get(_IFLA_STATS64)
+        if statistics is not None:
+            found[int(struct.unpack_from("=i", body, 4)[0])] = LinkCounters(*struct.unpack_from("=4Q", statistics))
+    return found
 
 
 def address(index: int, cidr: str, *, name: str) -> Request:

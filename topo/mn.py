@@ -108,9 +108,7 @@ class NetlinkNode(Node):
                lo: str = "up", **_params: Any) -> dict[str, Any]:  # fmt: skip
         """Layer 3 from ``layer3`` when the node has one; else Mininet's ip, mac and defaultRoute."""
         if self.layer3 is not None:
-            self.namespace.netlink.apply(self._layer3_requests(self.layer3))
-            for port, cidr in self.layer3.addresses.items():  # so that node.IP() and the CLI's substitution know it
-                self.nameToIntf[port.name].noteIP(cidr)
+            self.configure(self.layer3)
         elif self.intfs:
             if mac:
                 self.setMAC(mac)
@@ -119,6 +117,12 @@ class NetlinkNode(Node):
             if defaultRoute:
                 self.setDefaultRoute(defaultRoute)
         return {}
+
+    def configure(self, plan: NodeConfig) -> None:
+        """Addresses, neighbours and routes, in one batch; those of a link added later too."""
+        self.namespace.netlink.apply(self._layer3_requests(plan))
+        for port, cidr in plan.addresses.items():  # so that node.IP() and the CLI's substitution know it
+            self.nameToIntf[port.name].noteIP(cidr)
 
     def _layer3_requests(self, plan: NodeConfig) -> list[Request]:
         index = {port: self.index_of[port.name] for port in plan.addresses} | {

@@ -92,6 +92,11 @@ class Namespace:
         self.netlink = NetlinkSocket()
         self._control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
+    def index(self, device: str) -> int:
+        """The interface index of a device inside. Raises OSError when there is none."""
+        with self.entered():
+            return socket.if_nametoindex(device)
+
     @contextmanager
     def entered(self) -> Iterator[None]:
         """This thread is inside for the duration: what it opens belongs to the namespace for good."""

@@ -32,8 +32,10 @@ CODE_FOLDERS = [*MAY_IMPORT, "tests", "benchmarks"]
 # The adapters, module or package, and what each touches. Every other module outside kvfabric/ is pure.
 EDGE: dict[str, str] = {
     "ocs_switch.bpf": "the bpf system call",
+    "ocs_switch.shutters": "the shutters of a cluster, by plane and port",
     "ocs_switch.light": "a program at the switch's ports, and the array it reads",
     "topo.emulated": "builds a fabric with Mininet",
+    "topo.emulated_optical": "builds the planes with Mininet and Open vSwitch",
     "topo.links": "netlink sockets: interfaces, addresses and routes",
     "topo.mn": "Mininet's hosts, links and networks",
     "topo.netlink": "netlink sockets",
