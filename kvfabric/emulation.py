@@ -16,39 +16,38 @@ from pathlib import Path
 from time import monotonic
 
 from kvfabric.awake import cpus_awake
+from kvfabric.circuit_run import CircuitRun
 from kvfabric.evidence import Evidence, FlowEvidence
 from kvfabric.fabric_ports import FabricReader, port_plans
 from kvfabric.flow_log import FlowLog
 from kvfabric.machine import host_facts
 from kvfabric.observer import Observation, Observer, ObserverSettings, ProgressPlan
-from kvfabric.preflight import Preflight, preflight
+from kvfabric.packet_run import PacketRun
+from kvfabric.preflight import Preflight
 from kvfabric.records import RecordWriter, write_json, write_manifest
 from kvfabric.rows import FlowRow, RequestRow
 from kvfabric.run_log import RunLog
 from kvfabric.sandbox import StopSignals
-from kvfabric.scenario import Scenario
+from kvfabric.scenario import Scenario, fabric_name
 from kvfabric.summary import RunFacts, summarise
-from kvfabric.testbed import build_testbed, choose_steering, endpoints, host_sysctls, link_settings, socket_settings
+from kvfabric.testbed import choose_steering, host_sysctls, socket_settings
 from kvfabric.verdict import Verdict, judge
-from kvfabric.workload import Workload, serving_model
-from topo.cluster import Role
+from kvfabric.workload import Workload
 from topo.emulated import EmulatedFabric
-from topo.leafspine import host_name
 from topo.scale import Scale
 from topo.shaping import Queue
 from workloads.replay.driver import TurnReplay
 from workloads.replay.engine import ReplayEngine
 from workloads.replay.pattern import Pattern
+from workloads.serving import ServingModel
 
 _LEAD_S = 0.3
 """Emulated seconds between the last preparation and the start of the window."""
 LOOKAHEAD_S = 2e-3
 """Emulated seconds by which the model plans ahead of the clock, so that planning takes no time from the first byte."""
-_MAX_PREPARED = 4096
 _REHEARSED = 8
 _REHEARSAL_TIME = 0.02
 _REHEARSAL_S = 3.0
-_PREPARE_S = 20.0
 PUBLISH = Path("/run/netns")
 REPLAY_NICE = -10
 """The replay goes before other people's processes, not before the kernel's packets."""
@@ -62,12 +61,20 @@ class Outcome:
     verdict: Verdict
 
 
+RunNetwork = PacketRun | CircuitRun
+
+
+def kind_of_run(scenario: Scenario) -> type[RunNetwork]:
+    """Over packets or over circuits."""
+    return PacketRun if scenario.fabric.circuits is None else CircuitRun
+
+
 def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, progress: bool,
             host_cpu: int | None = None) -> Outcome:  # fmt: skip
     """Run it. Raises KvfabricError for what stops a run before or without a verdict; OSError when the kernel refuses."""
     began = monotonic()
     scale = Scale(scenario.fabric.rate, scenario.scale.rate, scenario.scale.time)
-    writer = RecordWriter(out, csv=csv)
+    writer = RecordWriter(out, csv=csv, tables=kind_of_run(scenario).tables)
     manifest: dict[str, object] = {
         "scenario": scenario.resolved(),
         "engine": "emulation",
@@ -92,10 +99,11 @@ def _emulate(scenario: Scenario, workload: Workload, out: Path, writer: RecordWr
     with ExitStack() as undo, StopSignals() as signals:
         split = choose_steering(host_cpu)
         manifest["cpus_awake"] = undo.enter_context(cpus_awake())
-        fabric = undo.enter_context(build_testbed(scenario, PUBLISH, split))
-        manifest["network"] = _network_facts(scenario, fabric)
+        network: RunNetwork = undo.enter_context(kind_of_run(scenario)(scenario, workload, PUBLISH, split))
+        fabric = network.fabric
+        manifest["network"] = _network_facts(fabric) | network.facts()
         manifest["bring_up_s"] = monotonic() - began
-        faults_start = tuple(fabric.shaping_faults())
+        faults_start = (*fabric.shaping_faults(), *network.faults())
         plan = ProgressPlan(
             offered=len(workload.offered.turns),
             arrivals_end_emu_s=scale.to_emu_time(scenario.window),
@@ -108,24 +116,24 @@ def _emulate(scenario: Scenario, workload: Workload, out: Path, writer: RecordWr
         if split is not None:
             os.sched_setaffinity(0, {split.host_cpu})
         os.setpriority(os.PRIO_PROCESS, 0, REPLAY_NICE)
-        run = _Run(scenario, workload, scale, fabric, observer, signals, undo)
+        run = _Run(scenario, workload, scale, network, observer, signals, undo)
         run.execute()
         observer.end()
-        faults_end = tuple(fabric.shaping_faults())
+        faults_end = (*fabric.shaping_faults(), *network.faults())
         run.close_books()
         observation = observer.stop()
         verdict = judge(run.evidence(observation, faults_start, faults_end))
         facts = RunFacts(
             scenario=scenario.name,
             engine="emulation",
-            fabric=f"{scenario.fabric.kind} {scenario.fabric.ratio or f'{scenario.uplinks} uplinks'} {scenario.fabric.routing}",
+            fabric=fabric_name(scenario),
             offered_digest=workload.offered.digest,
             ended_s=run.ended_s,
             time_scale=scenario.scale.time,
             wall_s=monotonic() - began,
             slo_factor=scenario.slo.ttft_over_prefill,
         )
-        summary = summarise(facts, verdict, run.log.requests, run.flow_log.rows)
+        summary = summarise(facts, verdict, run.log.requests, run.flow_log.rows, run.network.evidence())
         manifest |= {"wall_s": facts.wall_s, "calibrated_share": run.preflight.calibrated, "concurrent_flows_peak": run.peak}
         manifest["rows"] = dict(observation.rows)
         write_json(out / "summary.json", summary)
@@ -133,10 +141,9 @@ def _emulate(scenario: Scenario, workload: Workload, out: Path, writer: RecordWr
         return Outcome(summary, verdict)
 
 
-def _network_facts(scenario: Scenario, fabric: EmulatedFabric) -> dict[str, object]:
+def _network_facts(fabric: EmulatedFabric) -> dict[str, object]:
     """Every setting that was put into the kernel, as read back from it."""
-    settings = link_settings(scenario)
-    shapes = {rate: settings.shape(rate) for rate in set(fabric.fabric.rate_of.values())}
+    shapes = dict.fromkeys(fabric.shapes.values())
     offloads = Counter(str(sorted(state.items())) for state in fabric.offloads().values())
     return {
         "nodes": len(fabric.fabric.nodes),
@@ -144,10 +151,10 @@ def _network_facts(scenario: Scenario, fabric: EmulatedFabric) -> dict[str, obje
         "hash_seeds": fabric.seeds,
         "sysctls": {node.name: dict(fabric.node(node.name).sysctls) for node in fabric.fabric.nodes},
         "shapes": [
-            {"goodput_Bps": rate, "wire_Bps": shape.wire_Bps, "frame": shape.frame, "queue": shape.queue.value,
+            {"goodput_Bps": shape.rate_Bps, "wire_Bps": shape.wire_Bps, "frame": shape.frame, "queue": shape.queue.value,
              "classes": shape.classes, "limit_packets": shape.limit, "mtu": shape.mtu,
              "bucket": shape.buffer, "burst": shape.burst, "free_acks": shape.free_acks and shape.queue is Queue.FAIR}
-            for rate, shape in shapes.items()
+            for shape in shapes
         ],
         "offloads": [{"state": state, "ports": count} for state, count in offloads.items()],
     }  # fmt: skip
@@ -156,25 +163,27 @@ def _network_facts(scenario: Scenario, fabric: EmulatedFabric) -> dict[str, obje
 class _Run:
     """The replay of one run and what it leaves to be judged."""
 
-    def __init__(self, scenario: Scenario, workload: Workload, scale: Scale, fabric: EmulatedFabric, observer: Observer,
+    def __init__(self, scenario: Scenario, workload: Workload, scale: Scale, network: RunNetwork, observer: Observer,
                  signals: StopSignals, undo: ExitStack) -> None:  # fmt: skip
         self.scenario = scenario
         self.workload = workload
         self.scale = scale
         self.observer = observer
         self.signals = signals
-        self.flow_log = FlowLog(fabric, scale, scenario.scale.rate, scenario.cluster.tp)
+        self.network = network
+        self.flow_log = FlowLog(network.paths, scale, scenario.scale.rate, scenario.cluster.tp)
         self.log = RunLog(scale, self.flow_log, observer.send, scenario.cluster.tp)
         self.preflight = Preflight((), (), None)
         self.peak = 0
         self.ended_s = 0.0
         self.epoch = 0.0
-        self._fabric = fabric
+        self._fabric = network.fabric
+        self._endpoints = network.endpoints()
         self._pattern = Pattern(scenario.seed)
         undo.callback(self._pattern.close)
-        self._engine = ReplayEngine(endpoints(fabric), socket_settings(scenario), self._pattern, on_open=self.flow_log.predict)
+        self._engine = ReplayEngine(self._endpoints, socket_settings(scenario), self._pattern, on_open=self.flow_log.predict)
         undo.callback(self._engine.close)
-        self._model = serving_model(scenario, workload, scale.to_real_time(LOOKAHEAD_S))
+        self._model: ServingModel | None = None
         self._replay: TurnReplay | None = None
 
     def execute(self) -> None:
@@ -182,15 +191,16 @@ class _Run:
         engine = self._engine
         engine.watch(self.signals.fileno(), engine.stop)
         engine.watch(self.observer.fileno(), self.observer.check)
-        self.preflight = preflight(engine, self.scenario.cluster_layout(), self.scenario.scale.rate)
+        self.preflight = self.network.preflight(engine)
         if self.signals.requested:  # what was cut short has proved nothing
             self.preflight = Preflight((), (), None)
         self.epoch = monotonic()
         if self.preflight.delivery or self.preflight.calibration or self.signals.requested:
             self.observer.begin(self.epoch)
             return
-        self._prepare()
+        self.network.prepare(engine, lambda: self.signals.requested)
         self._rehearse()
+        self.network.rehearsed(engine, lambda: self.signals.requested)
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -200,6 +210,7 @@ class _Run:
             draw = random.Random(f"content {self.scenario.seed}")
             share = self.scenario.emulation.content_check
             wanted: dict[int, bool] = {}
+            self._model, waits = self.network.open(engine, self.scale, self.epoch, self.scale.to_real_time(LOOKAHEAD_S))
             self._replay = TurnReplay(
                 engine, self._model, self.scale,
                 tp=self.scenario.cluster.tp,
@@ -209,29 +220,13 @@ class _Run:
                 on_turn=self.log.turn,
                 on_transfer=self.log.transfer,
                 on_flow=lambda result: self.flow_log.add(result, self.epoch),
+                network=waits,
             )  # fmt: skip
             self._replay.run(self.workload.offered.turns, give_up_s=self.scenario.window + self.scenario.drain)
         finally:
             gc.enable()
             gc.unfreeze()
         self.peak = engine.concurrent_peak
-
-    def _prepare(self) -> None:
-        """Before the window: connections that are reused are opened (an engine in service has them open too), for fresh ones
-        the sockets are made, so that the first packet of a flow is not late for its own socket."""
-        cluster, emulation = self.scenario.cluster, self.scenario.emulation
-        pairs = cluster.prefill * cluster.decode
-        if emulation.classes % cluster.tp or pairs * emulation.classes > _MAX_PREPARED:
-            return
-        ready = self._engine.dialer.prepare if emulation.connections == "reused" else self._engine.dialer.prepare_socket
-        for prefill in range(cluster.prefill):
-            for decode in range(cluster.decode):
-                for slot in range(emulation.classes):
-                    position = slot % cluster.tp
-                    ready(host_name(Role.PREFILL, prefill, position), host_name(Role.DECODE, decode, position), slot)
-        until = monotonic() + _PREPARE_S
-        while self._engine.dialer.preparing and monotonic() < until and not self.signals.requested:
-            self._engine.run(monotonic() + 0.05)
 
     def _rehearse(self) -> None:
         """Replay a few small turns, sped up, and forget them: the first pass through any code is the slowest, by
@@ -240,10 +235,11 @@ class _Run:
         turns = tuple(replace(turn, id=place, arrival_s=0.0) for place, turn in enumerate(smallest))
         scale = Scale(self.scale.rate_real_Bps, self.scale.rate_emu_Bps, _REHEARSAL_TIME)
         epoch = monotonic() + _LEAD_S / 10
-        scratch = FlowLog(self._fabric, scale, self.scenario.scale.rate, self.scenario.cluster.tp)
+        scratch = FlowLog(self.network.paths, scale, self.scenario.scale.rate, self.scenario.cluster.tp)
         log = RunLog(scale, scratch, lambda *_rows: None, self.scenario.cluster.tp)
+        model, waits = self.network.open(self._engine, scale, epoch, scale.to_real_time(LOOKAHEAD_S), rehearsal=True)
         TurnReplay(
-            self._engine, serving_model(self.scenario, self.workload, scale.to_real_time(LOOKAHEAD_S)), scale,
+            self._engine, model, scale,
             tp=self.scenario.cluster.tp,
             epoch=epoch,
             lookahead_emu_s=LOOKAHEAD_S,
@@ -251,6 +247,7 @@ class _Run:
             on_turn=log.turn,
             on_transfer=log.transfer,
             on_flow=lambda result: scratch.add(result, epoch),
+            network=waits,
         ).run(turns, give_up_s=_REHEARSAL_S / _REHEARSAL_TIME)  # fmt: skip
         self._engine.abandon()  # what was not done in time must not end in the window
         self._engine.concurrent_peak = 0
@@ -264,7 +261,7 @@ class _Run:
         started = {transfer.start.turn: transfer.start for transfer in live.values()}
         for transfer in live.values():
             self.log.transfer(transfer)
-        states = {turn.turn.id: turn.state.value for turn in self._model.unfinished()}
+        states = {turn.turn.id: turn.state.value for turn in self._model.unfinished()} if self._model else {}
         for turn in self.workload.offered.turns:
             if turn.id not in seen:
                 why = states.get(turn.id, "not arrived")
@@ -272,8 +269,9 @@ class _Run:
                 row = RequestRow.unfinished(turn, unloaded, started.get(turn.id), f"{why} when the run ended")
                 self.log.requests.append(row)
                 self.observer.send(row)
-        for start in range(0, len(self.flow_log.rows), 500):
-            self.observer.send(*self.flow_log.rows[start : start + 500])
+        for rows in (self.flow_log.rows, self.network.close_books()):
+            for start in range(0, len(rows), 500):
+                self.observer.send(*rows[start : start + 500])
 
     def evidence(self, seen: Observation, faults_start: tuple[str, ...], faults_end: tuple[str, ...]) -> Evidence:
         """Everything the verdict rests on."""
@@ -305,6 +303,7 @@ class _Run:
             softnet_drops=seen.softnet_drops,
             time_squeeze=seen.time_squeeze,
             empty_classes=self._empty_classes(),
+            circuits=self.network.evidence(),
         )
 
     def _sysctl_faults(self) -> tuple[str, ...]:
@@ -319,7 +318,7 @@ class _Run:
                 if now[key] != value
             ]
         wanted = host_sysctls(self.scenario)
-        hosts = [host for host in endpoints(self._fabric) if not wanted.items() <= self._fabric.node(host).sysctls.items()]
+        hosts = [host for host in self._endpoints if not wanted.items() <= self._fabric.node(host).sysctls.items()]
         return (*found, *(f"{host}: not every sysctl of a host was set" for host in hosts))
 
     def _empty_classes(self) -> tuple[str, ...]:

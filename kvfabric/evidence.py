@@ -35,6 +35,9 @@ class Limits:
     link_below: float = 0.03
     link_above: float = 0.01
     sampling_gap_emu_s: float = 3.0
+    dark_median_emu_s: float = 0.0005
+    dark_p99_emu_s: float = 0.002
+    control_share: float = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +95,31 @@ class FlowEvidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CircuitEvidence:
+    """What an optical switch did over the run. Times are emulated seconds.
+
+    ``faults`` in words; ``lost_packets`` ran into the dark, which the gates are to prevent; ``dark_errors_emu_s`` by how much
+    each reconfiguration was dark longer than ``tau_emu_s``, ``control_emu_s`` by how much later than planned it began.
+    """
+
+    faults: tuple[str, ...]
+    lost_packets: int
+    tau_emu_s: float
+    dark_errors_emu_s: tuple[float, ...]
+    control_emu_s: tuple[float, ...]
+    booked: int
+    reconfigurations: int
+    reused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Everything a verdict rests on. No field has a default: what was not looked at has to be said.
 
     ``rows_in`` are the rows of the traces in the window, ``rows_accounted`` those that became a turn or were declared
     skipped. ``interrupted`` names the signal. ``observer_faults`` say where the observer itself failed.
     ``missing_capabilities`` are those the run needed. ``empty_classes`` are classes of traffic without a flow: a note, no
-    reason. ``cpu`` has one sample a second; ``duration_emu_s`` is how long was to be observed.
+    reason. ``circuits`` is None over packets. ``cpu`` has one sample a second; ``duration_emu_s`` is how long was to be observed.
     """
 
     interrupted: str | None
@@ -126,3 +147,4 @@ class Evidence:
     softnet_drops: int
     time_squeeze: int
     empty_classes: tuple[str, ...]
+    circuits: CircuitEvidence | None

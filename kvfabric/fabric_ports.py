@@ -10,6 +10,7 @@ from typing import Protocol
 from kvfabric.ports import PortPlan, Reading
 from topo import tc
 from topo.emulated import EmulatedFabric
+from topo.fabric import Port
 from topo.netlink import NetlinkSocket
 
 
@@ -22,9 +23,8 @@ class PortReader(Protocol):
 def port_plans(fabric: EmulatedFabric) -> tuple[PortPlan, ...]:
     """Every port of a fabric as planned."""
     found = []
-    for port, rate_Bps in fabric.fabric.rate_of.items():
-        shape = fabric.settings.shape(rate_Bps)
-        found.append(PortPlan(port.name, fabric.fabric.peer[port].name, rate_Bps, shape.wire_Bps, shape.burst))
+    for port, shape in fabric.shapes.items():
+        found.append(PortPlan(port.name, fabric.peer(port).name, shape.rate_Bps, shape.wire_Bps, shape.burst))
     return tuple(found)
 
 
@@ -36,7 +36,10 @@ class FabricReader:
         self._clock = clock
         self._nodes: dict[str, tuple[NetlinkSocket, dict[int, str]]] = {}
         with ExitStack() as undo:
-            for name, ports in fabric.fabric.ports_of.items():
+            ports_of: dict[str, list[Port]] = {}
+            for port in fabric.shapes:
+                ports_of.setdefault(port.node, []).append(port)
+            for name, ports in ports_of.items():
                 node = fabric.node(name)
                 with node.namespace.entered():
                     netlink = NetlinkSocket()

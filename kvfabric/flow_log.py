@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from kvfabric.flow_paths import Paths
 from kvfabric.rows import FlowRow
-from topo.emulated import EmulatedFabric, FlowTuple, NoPathError
-from topo.fabric import NodeKind
 from topo.scale import Scale
 from workloads.replay.flows import FlowResult, FlowSpec, ideal_fct
-from workloads.replay.paths import path_name, realised_path
 
 _CLOCK_S = 200e-6
 """How early a send can seem, or a delivery late: the loop reads the clock before it sends and after it receives."""
@@ -20,30 +18,24 @@ _BUSY_SHARE = 0.97
 class FlowLog:
     """``rate_Bps`` is the emulated goodput of a link; ideal times are those of a flow alone at that rate."""
 
-    def __init__(self, fabric: EmulatedFabric, scale: Scale, rate_Bps: float, tp: int) -> None:
+    def __init__(self, paths: Paths, scale: Scale, rate_Bps: float, tp: int) -> None:
         self.rate_Bps = rate_Bps
         self.rows: list[FlowRow] = []
-        self._fabric = fabric
+        self._paths = paths
         self._scale = scale
         self._tp = tp
-        self._predicted: dict[FlowTuple, str | None] = {}
-        peer, ports = fabric.fabric.peer, fabric.fabric.ports_of
-        self._leaf_of = {host.name: peer[ports[host.name][0]].node for host in fabric.fabric.of_kind(NodeKind.HOST)}
+        self._predicted: dict[tuple[str, str, int, int], str | None] = {}
 
     def predict(self, source: str, destination: str, sport: int, dport: int) -> None:
-        """Ask the kernel for the path of a connection that is about to open."""
-        flow = FlowTuple(source, destination, sport, dport)
-        try:
-            self._predicted[flow] = path_name([port.node for port in self._fabric.predict(flow)[1:]])
-        except NoPathError:
-            self._predicted[flow] = None
+        """Ask the network for the path of a connection that is about to open."""
+        self._predicted[source, destination, sport, dport] = self._paths.predict(source, destination, sport, dport)
 
     def add(self, result: FlowResult, epoch: float) -> None:
         """A flow has ended, well or not."""
         spec = result.spec
-        ideal = ideal_fct(spec.released_at, spec.released_bytes, self.rate_Bps)
+        ideal = ideal_fct(spec.released_at, spec.released_bytes, self.rate_Bps, gate_at=result.gate_at)
         done = result.failed is None
-        flow = FlowTuple(spec.source, spec.destination, result.sport, result.dport)
+        flow = (spec.source, spec.destination, result.sport, result.dport)
         at_once = len(spec.released_at) == 1
         self.rows.append(
             FlowRow(
@@ -52,8 +44,8 @@ class FlowLog:
                 position=spec.id % self._tp,
                 source=spec.source,
                 destination=spec.destination,
-                source_address=self._fabric.address(spec.source),
-                destination_address=self._fabric.address(spec.destination),
+                source_address=self._paths.address(spec.source),
+                destination_address=self._paths.address(spec.destination),
                 sport=result.sport,
                 dport=result.dport,
                 cold=result.cold,
@@ -80,29 +72,18 @@ class FlowLog:
         )
 
     def close(self, unfinished: Iterable[FlowSpec], epoch: float) -> None:
-        """Read what the spines counted, and give every flow its realised path; rows for flows that have not ended."""
+        """Rows for flows that have not ended; then read what the network has counted, and give every flow its realised path."""
         done = {row.flow for row in self.rows}
         for spec in unfinished:
             if spec.id not in done:
                 self.rows.append(self._unfinished(spec, epoch))
-        carried: dict[tuple[str, str, int, int], int] = {}
-        for row in self.rows:
-            if row.status == "completed" and row.sport is not None and row.dport is not None:
-                key = (row.source_address, row.destination_address, row.sport, row.dport)
-                carried[key] = carried.get(key, 0) + row.bytes_emu
-        observed = self._fabric.observed()
-        for place, row in enumerate(self.rows):
-            if row.sport is None or row.dport is None:
-                continue
-            key = (row.source_address, row.destination_address, row.sport, row.dport)
-            counted = {spine: count.bytes for spine, count in observed.get(key, {}).items()}
-            path = realised_path(self._leaf_of[row.source], self._leaf_of[row.destination], counted, carried.get(key, 0))
-            self.rows[place] = replace(row, path_realised=path)
+        for place, path in enumerate(self._paths.realised(self.rows)):
+            self.rows[place] = replace(self.rows[place], path_realised=path)
 
     def _unfinished(self, spec: FlowSpec, epoch: float) -> FlowRow:
         return FlowRow(
             spec.id, spec.id // self._tp, spec.id % self._tp, spec.source, spec.destination,
-            self._fabric.address(spec.source), self._fabric.address(spec.destination), None, None, None, spec.bytes,
+            self._paths.address(spec.source), self._paths.address(spec.destination), None, None, None, spec.bytes,
             spec.released_at[0] - epoch, None, None, None, None, None,
             ideal_fct(spec.released_at, spec.released_bytes, self.rate_Bps),
             None, None, None, None, None, None, spec.check, None, None, "unfinished",
@@ -111,6 +92,6 @@ class FlowLog:
     def credit(self, row: FlowRow) -> float:
         """How far below 1 a flow's slowdown may lie: the shaper's burst (of shapers in a row that of one), its own lateness,
         the clock."""
-        shape = self._fabric.settings.shape(self.rate_Bps)
+        shape = self._paths.shape
         late = max(0.0, row.lateness_emu_s or 0.0)
         return (shape.burst / shape.wire_Bps + late + _CLOCK_S) / row.ideal_fct_emu_s

@@ -54,9 +54,11 @@ def _name(gpu: Gpu) -> str:
     return host_name(gpu.role, gpu.instance, gpu.position)
 
 
-def preflight(engine: ReplayEngine, cluster: Cluster, rate_Bps: float) -> Preflight:
-    """Run both. ``rate_Bps`` is the emulated goodput of a link. Leaves the engine idle; raises OSError for a socket refused."""
-    pairs = host_pairs(cluster)
+def preflight(engine: ReplayEngine, pairs: Sequence[tuple[str, str, str]], rate_Bps: float) -> Preflight:
+    """Delivery between every pair (class, source, destination), then calibration on the last.
+
+    ``rate_Bps`` is the emulated goodput of a link. Leaves the engine idle; raises OSError for a socket refused.
+    """
     delivery = tuple(fault for place, pair in enumerate(pairs) if (fault := _delivers(engine, place, pair, rate_Bps)))
     if delivery:
         return Preflight(delivery, (), None)

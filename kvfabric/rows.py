@@ -152,8 +152,8 @@ class LinkRow:
     """One egress port over one interval. ``use`` is ``sent_bytes / (wire_Bps · interval_emu_s)``; rates are emulated.
 
     ``rate_Bps`` is the planned goodput, ``wire_Bps`` the shaper's rate, headers included. ``backlog_bytes`` waited at the
-    end of the interval; ``drops`` are packets dropped within it. Segments that passed
-    beside the shaper are not among ``sent_bytes``.
+    end of the interval; ``drops`` are packets dropped within it. Segments that passed beside the
+    shaper are not among ``sent_bytes``.
     """
 
     time_emu_s: float
@@ -170,18 +170,32 @@ class LinkRow:
 
 @dataclass(frozen=True, slots=True)
 class CircuitRow:
-    """One booked window of a circuit. Schema only: a fabric without circuits writes no such table."""
+    """One window of a circuit between a prefill and a decode instance, all planes together. ``bytes`` are per port.
+
+    ``booked_s`` is when it was booked (without reservation: asked for), ``start_s`` the instant for which its circuit was
+    commanded, or found standing (``reused``); null for a window that was given back before. ``setup_s`` is the set-up that
+    was planned, ``up_s`` from when on the circuit carried light, ``data_s`` when its first byte could leave, ``end_s`` when its
+    ports were free. ``moved`` and ``extended`` count bookings anew and overruns. ``control_emu_s`` is how much later than
+    ``start_s`` the ports went dark, ``dark_emu_s`` how long the slowest plane was dark, ``dark_error_emu_s`` by how much that is
+    not τ.
+    """
 
     window: int
-    plane: int
+    transfer: int
+    part: str
     prefill: int
     decode: int
-    transfer: int | None
+    bytes: float
     booked_s: float
-    start_s: float
-    end_s: float | None
+    start_s: float | None
+    setup_s: float
+    up_s: float | None
+    data_s: float | None
+    end_s: float
+    moved: int
+    extended: int
     reused: bool
-    dark_s: float | None
+    control_emu_s: float | None
     dark_emu_s: float | None
     dark_error_emu_s: float | None
     status: str

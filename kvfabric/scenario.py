@@ -28,6 +28,7 @@ from kvfabric._schema import (
 )
 from kvfabric._schema_fabric import FabricSpec, OcsSpec
 from kvfabric.errors import BadInput
+from topo.units import format_time
 
 __all__ = [
     "BuiltIn",
@@ -43,6 +44,7 @@ __all__ = [
     "TenantSpec",
     "WorkloadSpec",
     "built_in_scenarios",
+    "fabric_name",
     "json_schema",
     "load_scenario",
     "parse_scenario",
@@ -139,6 +141,15 @@ def parse_scenario(text: str, *, source: str, folder: Path | None = None, overri
         return Scenario.model_validate(tree)
     except ValidationError as error:
         raise _complaints.complain(error, source, document.lines, origins) from None
+
+
+def fabric_name(scenario: Scenario) -> str:
+    """The fabric in a few words, for titles and records."""
+    fabric = scenario.fabric
+    ocs = fabric.circuits
+    if ocs is not None:
+        return f"ocs {ocs.policy}{'' if ocs.reuse else ' without reuse'}, τ {format_time(ocs.tau)}"
+    return f"{fabric.kind} {fabric.ratio or f'{scenario.uplinks} uplinks'} {fabric.routing}"
 
 
 def json_schema() -> dict[str, Any]:

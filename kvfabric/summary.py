@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from kvfabric.evidence import CircuitEvidence
 from kvfabric.rows import FlowRow, RequestRow
 from kvfabric.verdict import Verdict
 from topo.units import format_time
@@ -53,7 +54,8 @@ def statistics(values: Sequence[float]) -> Statistics:
     return {"mean": float(array.mean()), **{f"p{q}": float(np.percentile(array, q)) for q in (50, 95, 99)}}
 
 
-def summarise(facts: RunFacts, verdict: Verdict, requests: Iterable[RequestRow], flows: Iterable[FlowRow]) -> dict[str, Any]:
+def summarise(facts: RunFacts, verdict: Verdict, requests: Iterable[RequestRow], flows: Iterable[FlowRow],
+              circuits: CircuitEvidence | None = None) -> dict[str, Any]:  # fmt: skip
     """The document of ``summary.json``: keys as in interface.md. ``fct_s`` and ``slowdown`` are over flows."""
     rows, flow_rows = tuple(requests), tuple(flows)
     status = {name: sum(row.status == name for row in rows) for name in ("completed", "failed", "unfinished")}
@@ -80,10 +82,20 @@ def summarise(facts: RunFacts, verdict: Verdict, requests: Iterable[RequestRow],
         "exposed_share_of_ttft": sum(exposed) / waited if waited > 0 else None,
         "hidden_share": sum(row.hidden is True for row in migrated) / len(migrated) if migrated else None,
         "slo_attainment": _slo(rows, facts.slo_factor),
-        "circuits": {"booked": 0, "reconfigurations": 0, "reused": 0, "dark_error_ms": {"p50": None, "p99": None}},
+        "circuits": _circuits(circuits),
         "offered_digest": facts.offered_digest,
         "fidelity": {**verdict.fidelity, "lower_bounds": bounds, "flows": len(flow_rows)},
         "wall_s": facts.wall_s,
+    }
+
+
+def _circuits(seen: CircuitEvidence | None) -> dict[str, Any]:
+    errors = [abs(error_s) * 1e3 for error_s in seen.dark_errors_emu_s] if seen else []
+    return {
+        "booked": seen.booked if seen else 0,
+        "reconfigurations": seen.reconfigurations if seen else 0,
+        "reused": seen.reused if seen else 0,
+        "dark_error_ms": {f"p{q}": float(np.percentile(errors, q)) if errors else None for q in (50, 99)},
     }
 
 
@@ -145,7 +157,14 @@ def render_summary(summary: Mapping[str, Any]) -> RenderableType:
     fidelity = summary["fidelity"]
     notes = [Text(f"  note: {note}", style="dim") for note in fidelity.get("notes", ())]
     return Group(
-        head, *reasons, *notes, _counts(summary, mark), _times(summary, mark), _shares(summary, mark), _trust(fidelity, mark)
+        head,
+        *reasons,
+        *notes,
+        _counts(summary, mark),
+        *_circuit_table(summary, mark),
+        _times(summary, mark),
+        _shares(summary, mark),
+        _trust(fidelity, mark),
     )
 
 
@@ -163,6 +182,16 @@ def _counts(summary: Mapping[str, Any], mark: str) -> Table:
         column.justify = "right"
     table.add_row(*(str(count) if count else "none" for count in requests.values()))
     return table
+
+
+def _circuit_table(summary: Mapping[str, Any], mark: str) -> tuple[Table, ...]:
+    circuits = summary["circuits"]
+    if not circuits["booked"]:
+        return ()
+    table = _table(f"Circuits{mark}", "booked", "reconfigurations", "reused")
+    table.columns[0].justify = "right"
+    table.add_row(*(str(circuits[name]) for name in ("booked", "reconfigurations", "reused")))
+    return (table,)
 
 
 def _times(summary: Mapping[str, Any], mark: str) -> Table:
@@ -198,6 +227,10 @@ _TRUST = (
     ("slowdown_min", "least slowdown of a flow", "ratio", ""),
     ("paths_known", "realised paths known", "count", "of"),
     ("paths_as_predicted", "paths as predicted", "count", "of"),
+    ("dark_error_p50_emu_s", "dark time off τ, median (emulated)", "time", "≤"),
+    ("dark_error_p99_emu_s", "dark time off τ, p99 (emulated)", "time", "≤"),
+    ("control_p99_emu_s", "circuits commanded late, p99 (emulated)", "time", "≤"),
+    ("lost_in_the_dark", "packets lost in the dark", "count", "≤"),
     ("queue_drops", "packets dropped in queues", "count", "≤"),
     ("softnet_drops", "packets dropped by the kernel", "count", "≤"),
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from kvfabric.scenario import Scenario, TenantSpec
+from workloads.decode_choice import DecodeChoice
 from workloads.generator import AgenticSessions, TurnSource
 from workloads.kvsize import KvModel, load_model
 from workloads.offered import Offered, TenantLoad, offer
@@ -95,8 +96,12 @@ def _source(tenant: TenantSpec) -> Trace | TurnSource:
     return replace(trace, turns=trace.turns[: tenant.limit], rows=tenant.limit + len(trace.skipped), notes=(*trace.notes, note))
 
 
-def serving_model(scenario: Scenario, workload: Workload, lookahead_s: float = 0.0) -> ServingModel:
-    """The serving model of a run, new. ``lookahead_s`` (real seconds): see ServingConfig; a virtual clock needs none."""
+def serving_model(scenario: Scenario, workload: Workload, lookahead_s: float = 0.0, *, choose: DecodeChoice | None = None,
+                  choose_at: Literal["start", "arrival"] = "start") -> ServingModel:  # fmt: skip
+    """The serving model of a run, new. ``lookahead_s`` (real seconds): see ServingConfig; a virtual clock needs none.
+
+    ``choose`` chooses decodes in place of the scenario's ``workload.decode``, ``choose_at`` says when.
+    """
     config = ServingConfig(
         prefill=scenario.cluster.prefill,
         decode=scenario.cluster.decode,
@@ -105,6 +110,7 @@ def serving_model(scenario: Scenario, workload: Workload, lookahead_s: float = 0
         mode=scenario.workload.mode,
         tenant_modes={tenant.name: tenant.mode for tenant in scenario.workload.tenants if tenant.mode is not None},
         decode_choice=scenario.workload.decode,
+        choose_decode_at=choose_at,
         lookahead_s=lookahead_s + 1e-6,  # and the rounding of a scaled clock
     )
-    return ServingModel(config, workload.prefill.chunk_times, workload.prefill.chunks)
+    return ServingModel(config, workload.prefill.chunk_times, workload.prefill.chunks, choose)

@@ -4,6 +4,9 @@ A plane joins ports in pairs. A circuit is symmetric, a port is in one circuit a
 they carry no light for τ, then the circuit is up and stands until one of its ports is moved or it is taken down. Ports that
 a command does not name keep their light, except the peers that a ``replace`` leaves behind. Times are seconds on the
 caller's clock, ports count from 0. Source: fabrics.md of the design, "Optical fabric".
+
+A real mechanism may take longer than τ, or break. Whoever drives one says so: ``connect`` with ``until_s``, then ``settle``
+or ``abandon``.
 """
 
 from __future__ import annotations
@@ -128,8 +131,17 @@ class Crossbar:
             events.append(Up(at_s, circuit))
         return tuple(events)
 
-    def connect(self, a: int, b: int, now_s: float, *, replace: bool = False) -> tuple[Event, ...]:
+    def refusal(self, a: int, b: int, now_s: float, *, replace: bool = False) -> Refused | None:
+        """What ``connect`` would refuse at the time that was last given; nothing changes. ``now_s`` only dates the answer."""
+        found = self._problem(a, b, replace)
+        return None if found is None else Refused(now_s, a, b, *found)
+
+    def connect(
+        self, a: int, b: int, now_s: float, *, replace: bool = False, until_s: float | None = None
+    ) -> tuple[Event, ...]:
         """Join two ports: Dark now, Up after τ. Nothing to do, and no event, where they are joined or being joined.
+
+        ``until_s`` says when it comes up instead of τ; infinity: not known yet, ``settle`` will tell.
 
         Refused: a port out of range, a hairpin, a port that is moving, and a port with another circuit, unless
         ``replace`` says that its standing circuit may go (Down). The port that such a circuit leaves behind does not
@@ -143,8 +155,9 @@ class Crossbar:
             for lost in sorted({Circuit.of(port, self._lit[port]) for port in (a, b) if port in self._lit}):
                 events.append(self._take_down(lost))
             self._moving[a], self._moving[b] = b, a
-            heapq.heappush(self._due, (now_s + self.tau_s, circuit))
-            events.append(Dark(now_s, circuit, now_s + self.tau_s))
+            until_s = now_s + self.tau_s if until_s is None else until_s
+            heapq.heappush(self._due, (until_s, circuit))
+            events.append(Dark(now_s, circuit, until_s))
         return (*events, *self.advance(now_s))  # τ = 0 is up at once
 
     def disconnect(self, a: int, b: int, now_s: float) -> tuple[Event, ...]:
@@ -159,22 +172,38 @@ class Crossbar:
             events.append(Refused(now_s, a, b, a, Refusal.MOVING))
         return tuple(events)
 
-    def _refused(self, a: int, b: int, events: list[Event], replace: bool) -> bool:
-        def problem() -> tuple[int, Refusal] | None:
-            for port in (a, b):
-                if not 0 <= port < self.ports:
-                    return port, Refusal.OUT_OF_RANGE
-            if a == b:
-                return a, Refusal.HAIRPIN
-            for port, other in ((a, b), (b, a)):
-                if self._moving.get(port, other) != other:
-                    return port, Refusal.MOVING
-            for port, other in ((a, b), (b, a)):
-                if self._lit.get(port, other) != other and not replace:
-                    return port, Refusal.BUSY
-            return None
+    def settle(self, a: int, b: int, until_s: float) -> None:
+        """Say when a moving circuit comes up, in place of what was said before. Raises ValueError if it is not moving."""
+        self._forget_due(a, b)
+        heapq.heappush(self._due, (until_s, Circuit.of(a, b)))
 
-        found = problem()
+    def abandon(self, a: int, b: int) -> None:
+        """A moving circuit will not come up: its ports are without light and free. Raises ValueError if it is not moving."""
+        self._forget_due(a, b)
+        del self._moving[a], self._moving[b]
+
+    def _forget_due(self, a: int, b: int) -> None:
+        if self._moving.get(a) != b:
+            raise ValueError(f"circuit {a}-{b} is not being set up")
+        self._due = [entry for entry in self._due if entry[1] != Circuit.of(a, b)]
+        heapq.heapify(self._due)
+
+    def _problem(self, a: int, b: int, replace: bool) -> tuple[int, Refusal] | None:
+        for port in (a, b):
+            if not 0 <= port < self.ports:
+                return port, Refusal.OUT_OF_RANGE
+        if a == b:
+            return a, Refusal.HAIRPIN
+        for port, other in ((a, b), (b, a)):
+            if self._moving.get(port, other) != other:
+                return port, Refusal.MOVING
+        for port, other in ((a, b), (b, a)):
+            if self._lit.get(port, other) != other and not replace:
+                return port, Refusal.BUSY
+        return None
+
+    def _refused(self, a: int, b: int, events: list[Event], replace: bool) -> bool:
+        found = self._problem(a, b, replace)
         if found is not None:
             events.append(Refused(self._now_s, a, b, *found))
         return found is not None

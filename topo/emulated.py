@@ -173,6 +173,15 @@ class EmulatedFabric:
     def address(self, host: str) -> str:
         return self.layer3.address_of[host]
 
+    @property
+    def shapes(self) -> Mapping[Port, PortShape]:
+        """The planned shape of every shaped port."""
+        return self._shapes
+
+    def peer(self, port: Port) -> Port:
+        """The other end of a port's link."""
+        return self.fabric.peer[port]
+
     def shaping_faults(self) -> list[str]:
         """Every port that is not shaped as planned, in words; read from the kernel now."""
         found = []

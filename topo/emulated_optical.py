@@ -6,7 +6,7 @@ forwarded is the controller's business, when light is let through the shutters' 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,6 +221,10 @@ class EmulatedOptical(EmulatedFabric):
         return found
 
     @property
-    def kv_shapes(self) -> dict[Port, PortShape]:
-        """The planned shape of every KV NIC."""
-        return dict(self._kv_shapes)
+    def shapes(self) -> Mapping[Port, PortShape]:
+        """The planned shape of every shaped port: the leaf-spine's and the KV NICs."""
+        return {**super().shapes, **self._kv_shapes}
+
+    def peer(self, port: Port) -> Port:
+        """The other end of a port's link, a plane's included."""
+        return self.optical.fabric.peer.get(port) or super().peer(port)

@@ -30,5 +30,6 @@ GOOD = Evidence(
     shaping_faults_start=(), shaping_faults_end=(), sysctl_faults=(), rows_in=10, rows_accounted=10, offered=10, completed=10,
     failed=0, unfinished=0, request_rows=10, failure_reasons=(), flows=tuple(replace(FLOW, flow=n) for n in range(200)),
     queue="fair", ports=(PORT,), cpu=CPU, duration_emu_s=60.0, longest_gap_emu_s=1.01, softnet_drops=0, time_squeeze=3,
+    circuits=None,
     empty_classes=(),
 )  # fmt: skip

@@ -112,17 +112,21 @@ class ConnectionPool:
         self.listeners[host] = listener
         return listener
 
-    def take(self, source: str, destination: str, slot: int) -> Connection | None:
-        """An idle connection of this slot, warm; None when there is none."""
-        waiting = self._idle.get((source, destination, slot))
+    def take(self, source: str, destination: str, slot: int, *, any_slot: bool = False) -> Connection | None:
+        """An idle connection of this slot, warm, or with ``any_slot`` of another; None when there is none."""
+        classes = self.settings.classes
+        waiting = self._idle.get((source, destination, slot % classes))
+        if not waiting and any_slot:
+            waiting = next((found for other in range(classes) if (found := self._idle.get((source, destination, other)))), None)
         return waiting.pop() if waiting else None
 
-    def give_back(self, connection: Connection, slot: int) -> bool:
+    def give_back(self, connection: Connection) -> bool:
         """Keep a connection whose flow is done, or close it when connections are not reused. True if it was kept."""
         if not self.settings.reuse:
             connection.close()
             return False
         connection.cold = False
+        slot = (connection.sport + connection.dport) % self.settings.classes
         self._idle.setdefault((connection.source, connection.destination, slot), []).append(connection)
         return True
 

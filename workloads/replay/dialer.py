@@ -114,7 +114,7 @@ class Dialer:
             connection.accepted = accepted
             self._loop.handle(accepted.fileno(), _IN, lambda _events, found=connection: self._user.readable(found))  # type: ignore[misc]
             if not self._user.accepted(connection) and connection.connected:
-                self._prepared(connection)
+                self.pool.give_back(connection)
 
     def _on_sender(self, connection: Connection, events: int) -> None:
         if events & _ERR:
@@ -125,7 +125,4 @@ class Dialer:
         self._loop.expect(connection.sender.fileno(), 0)
         fresh, connection.connected = not connection.connected, True
         if not self._user.writable(connection) and fresh and connection.accepted is not None:
-            self._prepared(connection)
-
-    def _prepared(self, connection: Connection) -> None:
-        self.pool.give_back(connection, (connection.sport + connection.dport) % self._settings.classes)
+            self.pool.give_back(connection)

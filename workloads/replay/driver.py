@@ -30,9 +30,11 @@ from workloads.events import (
     TransferDelivered,
     TransferFailed,
     TurnFinished,
+    TurnQueued,
 )
 from workloads.replay.engine import ReplayEngine
 from workloads.replay.flows import FlowResult, FlowSpec
+from workloads.replay.network import TransferNetwork
 from workloads.serving import ServingModel
 from workloads.turns import Turn
 
@@ -68,14 +70,16 @@ class TurnReplay:
 
     ``on_turn``, ``on_transfer`` and ``on_flow`` receive what has ended, in the loop; ``checked`` says of a flow's id whether
     its bytes are compared. ``lookahead_emu_s`` is how long before it is due a stimulus goes into the model (whose
-    configuration has to allow it), so that a transfer is ready when its first byte may leave. ``run`` returns when every
-    turn is finished, at ``give_up_s`` (real seconds), or when stopped.
+    configuration has to allow it), so that a transfer is ready when its first byte may leave. With a ``network`` flows are
+    gated, and it says when they may send. ``run`` returns when every turn is finished, at ``give_up_s`` (real seconds), or when
+    stopped.
     """
 
     def __init__(self, engine: ReplayEngine, model: ServingModel, scaling: Scaling, *, tp: int, epoch: float,
                  lookahead_emu_s: float = 0.0,
                  checked: Callable[[int], bool], on_turn: Callable[[TurnFinished], None],
-                 on_transfer: Callable[[LiveTransfer], None], on_flow: Callable[[FlowResult], None]) -> None:  # fmt: skip
+                 on_transfer: Callable[[LiveTransfer], None], on_flow: Callable[[FlowResult], None],
+                 network: TransferNetwork | None = None) -> None:  # fmt: skip
         self._engine = engine
         self._model = model
         self._scaling = scaling
@@ -87,6 +91,7 @@ class TurnReplay:
         self._on_turn = on_turn
         self._on_transfer = on_transfer
         self._on_flow = on_flow
+        self._network = network
         self._due: list[tuple[float, int, Stimulus]] = []
         self._order = itertools.count()
         self._next_call: float | None = None
@@ -148,6 +153,8 @@ class TurnReplay:
         elif isinstance(instruction, TurnFinished):
             self._left -= 1
             self._on_turn(instruction)
+        elif isinstance(instruction, TurnQueued) and self._network is not None:
+            self._network.queued(instruction)
         return starting
 
     def _start(self, start: StartTransfer, schedule: ReleaseSchedule) -> None:
@@ -163,12 +170,15 @@ class TurnReplay:
                 released_bytes=released_bytes,
                 head_bytes=head,
                 check=self._checked(start.transfer * self._tp + position),
+                gated=self._network is not None,
             )
             for position in range(self._tp)
         )
         self.transfers[start.transfer] = LiveTransfer(start, schedule, specs, len(specs), len(specs) if head else 0)
         if self._engine.settings.reuse:
             self._begin(specs)
+            if self._network is not None:
+                self._network.started(start, schedule, specs)
         else:  # a fresh connection is opened with the prefill: its handshake belongs to the transfer, not to the lookahead
             self._engine.call_at(self._at(start.prefill_start_s), lambda: self._begin(specs))
 
@@ -192,7 +202,10 @@ class TurnReplay:
         transfer = self.transfers[spec.id // self._tp]
         transfer.heads_waiting -= 1
         if transfer.heads_waiting == 0 and transfer.failed is None:
-            self._tell(HeadDelivered(transfer.start.transfer), self._real(now))
+            at_s = self._real(now)
+            self._tell(HeadDelivered(transfer.start.transfer), at_s)
+            if self._network is not None:
+                self._network.head_delivered(transfer.start.transfer, at_s)
 
     def _flow_done(self, result: FlowResult) -> None:
         self._on_flow(result)
@@ -201,9 +214,13 @@ class TurnReplay:
         if result.failed is not None and transfer.failed is None:
             transfer.failed = result.failed
             self._tell(TransferFailed(transfer.start.transfer, result.failed), self._real(result.delivered))
+        if self._network is not None:
+            self._network.flow_ended(result)
         if transfer.waiting == 0:
             del self.transfers[transfer.start.transfer]
             transfer.ended_s = self._real(result.delivered)
             self._on_transfer(transfer)
             if transfer.failed is None:
                 self._tell(TransferDelivered(transfer.start.transfer), transfer.ended_s)
+            if self._network is not None:
+                self._network.ended(transfer.start.transfer, transfer.ended_s)

@@ -65,8 +65,11 @@ class ReplayEngine(EventLoop[LiveFlow]):
     def start(self, spec: FlowSpec) -> None:
         """Begin a flow: connect now (or take a warm connection), send as it is released."""
         self.dialer.listen(spec.destination)
-        connection = self.dialer.pool.take(spec.source, spec.destination, spec.slot)
+        connection = self.dialer.pool.take(spec.source, spec.destination, spec.slot, any_slot=spec.gated)
         cold = connection is None
+        if connection is None and spec.gated:
+            self._refused(spec, f"no open connection from {spec.source} to {spec.destination} is left; raise emulation.classes")
+            return
         if connection is None:
             try:
                 connection = self.dialer.dial(spec.source, spec.destination, spec.slot)
@@ -101,10 +104,14 @@ class ReplayEngine(EventLoop[LiveFlow]):
         if not flow.done:
             self._offer(flow)
 
-    def open_gate(self, flow_id: int, upto_bytes: int) -> None:
-        """Let the bytes of a gated flow below ``upto_bytes`` leave as they are released. Nothing if the flow has ended."""
+    def open_gate(self, flow_id: int, upto_bytes: int, planned: float | None = None) -> None:
+        """Let the bytes of a gated flow below ``upto_bytes`` leave as they are released. Nothing if the flow has ended.
+
+        ``planned`` is when this was to happen, for the account of what was late; now by default.
+        """
         flow = self._gated.get(flow_id)
         if flow is not None:
+            flow.gate_at = min(flow.gate_at, monotonic() if planned is None else planned)
             flow.gate, flow.closing = max(flow.gate, upto_bytes), False
             self._offer(flow)
 
@@ -119,6 +126,16 @@ class ReplayEngine(EventLoop[LiveFlow]):
             self._settle(flow, lambda: self._drained(flow))
         else:
             self._aim(flow)
+
+    def give_up(self, flow_id: int, reason: str) -> None:
+        """End a gated flow that is not done, as failed."""
+        flow = self._gated.get(flow_id)
+        if flow is not None:
+            self._fail(flow, reason)
+
+    def is_gated(self, flow_id: int) -> bool:
+        """Whether this is a gated flow that has not ended."""
+        return flow_id in self._gated
 
     def outstanding(self, flow_id: int) -> int:
         """Bytes of a gated flow that have not arrived; 0 once it has ended."""
@@ -271,7 +288,7 @@ class ReplayEngine(EventLoop[LiveFlow]):
         if failed is None:
             if not self.settings.reuse:
                 self.dialer.forget(connection)
-            self.dialer.pool.give_back(connection, spec.slot)
+            self.dialer.pool.give_back(connection)
         else:
             self.dialer.forget(connection)
             connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,7 +36,8 @@ class FlowSpec:
 class FlowResult:
     """A flow's account. ``actual_send`` is its first packet (the SYN of a cold connection, data on a warm one).
 
-    ``failed`` is None for a flow whose every byte was received; ``content_ok`` None when it was not compared.
+    ``gate_at`` is when the gate of a gated flow was first to open. ``failed`` is None for a flow whose every byte was received;
+    ``content_ok`` None when it was not compared.
     """
 
     spec: FlowSpec
@@ -52,10 +54,12 @@ class FlowResult:
     busy_s: float
     content_ok: bool | None
     failed: str | None
+    gate_at: float = -math.inf
 
     @property
     def planned_send(self) -> float:
-        return self.spec.released_at[0]
+        """When the first byte was to leave: released, and let through by its gate."""
+        return max(self.spec.released_at[0], self.gate_at)
 
     @property
     def lateness(self) -> float:
@@ -68,10 +72,13 @@ class FlowResult:
         return self.delivered - self.actual_send
 
 
-def ideal_fct(released_at: Sequence[float], released_bytes: Sequence[int], rate_Bps: float) -> float:
-    """FCT of the same transfer alone at ``rate_Bps``: no byte leaves before its release, none faster than the rate."""
-    done, before = released_at[0], 0
+def ideal_fct(
+    released_at: Sequence[float], released_bytes: Sequence[int], rate_Bps: float, *, gate_at: float = -math.inf
+) -> float:
+    """FCT of the same transfer alone at ``rate_Bps``: no byte leaves before release and gate, none faster than the rate."""
+    first = max(released_at[0], gate_at)
+    done, before = first, 0
     for at, cumulative in zip(released_at, released_bytes, strict=True):
         done = max(done, at) + (cumulative - before) / rate_Bps
         before = cumulative
-    return done - released_at[0]
+    return done - first

@@ -1,0 +1,228 @@
+"""The run of a scenario over circuits: what an emulation asks of its network, answered by planes, shutters and the controller."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Literal
+
+from controller.client import ControllerGone
+from controller.optical import OpticalNetwork
+from controller.optical_config import OpticalConfig
+from controller.optical_events import WindowRecord
+from controller.prediction import LaplaceError
+from kvfabric._schema_fabric import OcsSpec
+from kvfabric.circuit_driver import CircuitDriver, Command
+from kvfabric.evidence import CircuitEvidence
+from kvfabric.flow_paths import CircuitPaths
+from kvfabric.optical_testbed import OpticalTestbed
+from kvfabric.packet_run import PREPARE_S, Stopped
+from kvfabric.preflight import Preflight, preflight
+from kvfabric.rows import CircuitRow
+from kvfabric.scenario import Scenario
+from kvfabric.workload import Workload, serving_model
+from topo.cluster import Role
+from topo.emulated import EmulatedFabric
+from topo.leafspine import host_name
+from topo.scale import Scale
+from topo.steering import Steering
+from workloads.replay.connections import Endpoint
+from workloads.replay.engine import ReplayEngine
+from workloads.replay.network import TransferNetwork
+from workloads.serving import ServingModel
+
+TABLES = ("requests", "transfers", "flows", "links", "circuits")
+_GRACE_EMU_S = 1e-3
+"""The least by which a late window is extended, emulated: asking more often than the loop can answer is of no use."""
+
+
+class CircuitRun:
+    """A context manager. See PacketRun, which answers the same questions. Raises what OpticalTestbed raises."""
+
+    tables = TABLES
+
+    def __init__(self, scenario: Scenario, workload: Workload, publish: Path | None, steering: Steering | None) -> None:
+        self._scenario = scenario
+        self._workload = workload
+        self._ocs = scenario.fabric.circuits or OcsSpec()
+        self._testbed = OpticalTestbed(scenario, publish, steering)
+        self.paths = CircuitPaths(self._testbed.fabric)
+        self.rows: list[CircuitRow] = []
+        self._faults: list[str] = []
+        self._driver: CircuitDriver | None = None
+        self._network: OpticalNetwork | None = None
+        self._lost_before = self._lost()
+        self._in_window = False
+
+    def __enter__(self) -> CircuitRun:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._testbed.close()
+
+    @property
+    def fabric(self) -> EmulatedFabric:
+        return self._testbed.fabric
+
+    def endpoints(self) -> Mapping[str, Endpoint]:
+        """Every host by its KV NIC."""
+        return self._testbed.endpoints()
+
+    def facts(self) -> dict[str, object]:
+        """For the manifest: the switch as it is."""
+        return {
+            "planes": self._testbed.optical.planes,
+            "ports": self._testbed.optical.ports,
+            "datapath": self._testbed.fabric.switch.datapath,
+            "tau_emu_s": self._testbed.tau_emu_s,
+        }
+
+    def preflight(self, engine: ReplayEngine) -> Preflight:
+        """One circuit on every plane, then as over packets."""
+        engine.watch(self._testbed.client.filenos[0], self._receive)
+        engine.watch(self._testbed.client.filenos[1], self._receive)
+        self._testbed.join({0: 0})
+        pairs = tuple(
+            (
+                f"plane {position % self._testbed.optical.planes}",
+                host_name(Role.PREFILL, 0, position),
+                host_name(Role.DECODE, 0, position),
+            )
+            for position in range(self._scenario.cluster.tp)
+        )
+        return preflight(engine, pairs, self._scenario.scale.rate)
+
+    def prepare(self, engine: ReplayEngine, stopped: Stopped) -> None:
+        """Open every connection there will be, a matching of instances at a time: a handshake needs its circuit."""
+        cluster, classes = self._scenario.cluster, self._scenario.emulation.classes
+        for shift in range(max(cluster.prefill, cluster.decode)):
+            pairs = matching(cluster.prefill, cluster.decode, shift)
+            self._testbed.join(pairs)
+            for prefill, decode in pairs.items():
+                for slot in range(classes):
+                    position = slot % cluster.tp
+                    engine.dialer.prepare(
+                        host_name(Role.PREFILL, prefill, position), host_name(Role.DECODE, decode, position), slot
+                    )
+            until = monotonic() + PREPARE_S
+            while engine.dialer.preparing and monotonic() < until and not stopped():
+                engine.run(monotonic() + 0.05)
+        self._testbed.part()
+
+    def open(self, engine: ReplayEngine, scale: Scale, epoch: float, lookahead_s: float, *,
+             rehearsal: bool = False) -> tuple[ServingModel, TransferNetwork | None]:  # fmt: skip
+        """The serving model of a window that begins at ``epoch``, and what its transfers have to wait for."""
+        ocs, cluster = self._ocs, self._scenario.cluster
+        config = OpticalConfig(
+            prefill=cluster.prefill,
+            decode=cluster.decode,
+            layers=self._workload.model.layers,
+            rate_Bps=self._scenario.fabric.rate,
+            tau_s=scale.to_real_time(self._testbed.tau_emu_s),
+            policy=ocs.policy,
+            reuse=ocs.reuse,
+            overrun=ocs.overrun,
+            grace_s=scale.to_real_time(_GRACE_EMU_S),
+        )
+        error = None
+        if ocs.prediction_error:
+            error = LaplaceError(ocs.prediction_error, random.Random(f"prediction {self._scenario.seed}"))
+        network = OpticalNetwork(config, left_bytes=lambda t: driver.left_bytes(t), error=error)  # noqa: PLW0108 - made next
+        driver = CircuitDriver(
+            network, engine, self._testbed.client, self._testbed.optical, scale,
+            epoch=epoch,
+            on_window=(lambda _record, _command: None) if rehearsal else self._window_over,
+            on_fault=self._faults.append,
+        )  # fmt: skip
+        self._driver, self._network, self._in_window = driver, network, not rehearsal
+        wanted = ocs.decode or ("circuit" if ocs.books and self._scenario.workload.decode == "load" else "load")
+        choose = network.decode_choice(wanted, slack=ocs.slack)
+        at: Literal["start", "arrival"] = "arrival" if ocs.policy == "admission" else "start"
+        return serving_model(self._scenario, self._workload, lookahead_s, choose=choose, choose_at=at), driver
+
+    def rehearsed(self, engine: ReplayEngine, stopped: Stopped) -> None:
+        """Between rehearsal and window: no circuit stands, and what the rehearsal cost in connections is opened again."""
+        del engine, stopped
+        self._driver = None
+        self._testbed.part()
+        self._faults.clear()
+        self._lost_before = self._lost()
+        self.paths.begin()
+
+    def _receive(self) -> None:
+        if self._driver is None:
+            self._testbed.client.receive()  # of what was before: nobody waits for it
+            return
+        try:
+            self._driver.receive()
+        except ControllerGone as gone:
+            fault = f"the controller is gone: {gone}"
+            if fault not in self._faults:
+                self._faults.append(fault)
+
+    def _window_over(self, record: WindowRecord, command: Command | None) -> None:
+        tau_ns = self._testbed.tau_emu_s * 1e9
+        dark = command is not None and command.dark_times_ns and command.waiting == 0
+        self.rows.append(
+            CircuitRow(
+                window=len(self.rows),
+                transfer=record.transfer,
+                part=record.part,
+                prefill=record.prefill,
+                decode=record.decode,
+                bytes=record.size,
+                booked_s=record.booked_s,
+                start_s=record.start_s,
+                setup_s=record.setup_s,
+                up_s=record.up_s,
+                data_s=record.data_s,
+                end_s=record.end_s,
+                moved=record.moved,
+                extended=record.extended,
+                reused=record.reused,
+                control_emu_s=(command.dark_ns - command.planned_ns) / 1e9 if command is not None and dark else None,
+                dark_emu_s=max(command.dark_times_ns) / 1e9 if command is not None and dark else None,
+                dark_error_emu_s=(max(command.dark_times_ns) - tau_ns) / 1e9 if command is not None and dark else None,
+                status="cancelled"
+                if record.start_s is None
+                else "failed"
+                if command is not None and command.failed
+                else "completed",
+            )
+        )
+
+    def _lost(self) -> int:
+        return sum(lost.packets for lost in self._testbed.shutters.lost().values())
+
+    def faults(self) -> tuple[str, ...]:
+        """What is not as it should be, now, while nothing moves."""
+        return tuple(self._testbed.faults())
+
+    def close_books(self) -> tuple[CircuitRow, ...]:
+        """The window is over: rows of circuits, those included that still stand booked."""
+        if self._driver is not None and self._in_window:
+            self._driver.close_books()
+        return tuple(self.rows)
+
+    def evidence(self) -> CircuitEvidence | None:
+        """What the verdict has to know of the circuits."""
+        counts = self._network.counts if self._network is not None and self._in_window else None
+        return CircuitEvidence(
+            faults=tuple(self._faults),
+            lost_packets=self._lost() - self._lost_before,
+            tau_emu_s=self._testbed.tau_emu_s,
+            dark_errors_emu_s=tuple(row.dark_error_emu_s for row in self.rows if row.dark_error_emu_s is not None),
+            control_emu_s=tuple(row.control_emu_s for row in self.rows if row.control_emu_s is not None),
+            booked=counts.booked if counts else 0,
+            reconfigurations=counts.reconfigurations if counts else 0,
+            reused=counts.reused if counts else 0,
+        )
+
+
+def matching(prefill: int, decode: int, shift: int) -> dict[int, int]:
+    """Of ``max(prefill, decode)`` matchings that together have every pair once, number ``shift``: prefill → decode."""
+    size = max(prefill, decode)
+    pairs = ((place, (place + shift) % size) for place in range(size))
+    return {p: d for p, d in pairs if p < prefill and d < decode}

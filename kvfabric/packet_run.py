@@ -1,0 +1,106 @@
+"""The run of a scenario over packets: what an emulation asks of its network, answered by a leaf-spine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import monotonic
+
+from kvfabric.evidence import CircuitEvidence
+from kvfabric.flow_paths import RoutedPaths
+from kvfabric.preflight import Preflight, host_pairs, preflight
+from kvfabric.rows import CircuitRow
+from kvfabric.scenario import Scenario
+from kvfabric.testbed import build_testbed, endpoints
+from kvfabric.workload import Workload, serving_model
+from topo.cluster import Role
+from topo.emulated import EmulatedFabric
+from topo.leafspine import host_name
+from topo.scale import Scale
+from topo.steering import Steering
+from workloads.replay.connections import Endpoint
+from workloads.replay.engine import ReplayEngine
+from workloads.replay.network import TransferNetwork
+from workloads.serving import ServingModel
+
+Stopped = Callable[[], object]
+"""Whether somebody has asked the run to stop."""
+
+TABLES = ("requests", "transfers", "flows", "links")
+PREPARE_S = 20.0
+_MAX_PREPARED = 4096
+
+
+class PacketRun:
+    """A context manager, inside a sandbox. Raises OSError or ObserveError when the machine refuses any of it."""
+
+    tables = TABLES
+
+    def __init__(self, scenario: Scenario, workload: Workload, publish: Path | None, steering: Steering | None) -> None:
+        self._scenario = scenario
+        self._workload = workload
+        self._fabric = build_testbed(scenario, publish, steering)
+        self.paths = RoutedPaths(self._fabric, scenario.scale.rate)
+
+    def __enter__(self) -> PacketRun:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._fabric.close()
+
+    @property
+    def fabric(self) -> EmulatedFabric:
+        return self._fabric
+
+    def endpoints(self) -> Mapping[str, Endpoint]:
+        """Every host as the replay sees it."""
+        return endpoints(self._fabric)
+
+    def facts(self) -> dict[str, object]:
+        """For the manifest, what no other network has: nothing."""
+        return {}
+
+    def preflight(self, engine: ReplayEngine) -> Preflight:
+        """Real transfers between one pair of each class, and one flow alone."""
+        return preflight(engine, host_pairs(self._scenario.cluster_layout()), self._scenario.scale.rate)
+
+    def prepare(self, engine: ReplayEngine, stopped: Stopped) -> None:
+        """Before the window: connections that are reused are opened (an engine in service has them open too), for fresh ones
+        the sockets are made, so that the first packet of a flow is not late for its own socket."""
+        cluster, emulation = self._scenario.cluster, self._scenario.emulation
+        pairs = cluster.prefill * cluster.decode
+        if emulation.classes % cluster.tp or pairs * emulation.classes > _MAX_PREPARED:
+            return
+        ready = engine.dialer.prepare if emulation.connections == "reused" else engine.dialer.prepare_socket
+        for prefill in range(cluster.prefill):
+            for decode in range(cluster.decode):
+                for slot in range(emulation.classes):
+                    position = slot % cluster.tp
+                    ready(host_name(Role.PREFILL, prefill, position), host_name(Role.DECODE, decode, position), slot)
+        until = monotonic() + PREPARE_S
+        while engine.dialer.preparing and monotonic() < until and not stopped():
+            engine.run(monotonic() + 0.05)
+
+    def open(self, engine: ReplayEngine, scale: Scale, epoch: float, lookahead_s: float, *,
+             rehearsal: bool = False) -> tuple[ServingModel, TransferNetwork | None]:  # fmt: skip
+        """The serving model of a window that begins at ``epoch``, and what its transfers have to wait for: nothing."""
+        del engine, scale, epoch, rehearsal
+        return serving_model(self._scenario, self._workload, lookahead_s), None
+
+    def rehearsed(self, engine: ReplayEngine, stopped: Stopped) -> None:
+        """Between rehearsal and window: nothing is left of it."""
+
+    def faults(self) -> tuple[str, ...]:
+        """What is not as it should be, beyond shaping: nothing."""
+        return ()
+
+    def close_books(self) -> tuple[CircuitRow, ...]:
+        """Rows of circuits: none."""
+        return ()
+
+    def evidence(self) -> CircuitEvidence | None:
+        """What the verdict has to know of circuits: nothing."""
+        return None
+
+
+__all__ = ["PREPARE_S", "TABLES", "PacketRun", "Stopped"]
