@@ -19,7 +19,6 @@ from controller.bookings import Bookings, Change
 from controller.calendar import Part, Window
 from controller.circuit_aware import CircuitAware
 from controller.circuits import Circuits
-from controller.fifo import CircuitFifo
 from controller.optical_config import OpticalConfig, OpticalError
 from controller.optical_events import (
     CloseGate,
@@ -34,10 +33,9 @@ from controller.optical_events import (
     TransferNotice,
     WindowRecord,
 )
-from controller.optical_plan import Asked, Flow, Reserved
+from controller.optical_plan import Flow, Reserved, plan_of
 from controller.optical_windows import Held, Windows
 from controller.prediction import LaplaceError
-from controller.reservation import ReservationScheduler
 
 
 class _Do(IntEnum):
@@ -61,12 +59,8 @@ class OpticalNetwork:
         c = self.config = config
         self.bookings = Bookings(c.prefill, c.decode, rate_Bps=c.rate_Bps, tau_s=c.tau_s, reuse=c.reuse)
         self._left_bytes = left_bytes
-        self._reserved: Reserved | None = None
-        if c.policy == "reservation" or c.policy == "admission":
-            scheduler = ReservationScheduler(self.bookings, layers=c.layers, policy=c.policy, overrun=c.overrun)
-            predict = error.predict if error is not None else lambda true_s: true_s
-            self._reserved = Reserved(scheduler, layers=c.layers, predict=predict)
-        self._plan = self._reserved or Asked(CircuitFifo(tau_s=c.tau_s, reuse=c.reuse), after=c.policy == "after")
+        self._plan = plan_of(c, self.bookings, error)
+        self._reserved = self._plan if isinstance(self._plan, Reserved) else None
         self._now_s = -math.inf
         self._flows: dict[int, Flow] = {}
         self._doomed: dict[int, str] = {}  # given up by us; their ends, or even starts, are still to be told
@@ -129,9 +123,11 @@ class OpticalNetwork:
 
     def transfer_ended(self, transfer: int, now_s: float) -> tuple[OpticalInstruction, ...]:
         """The last byte of every flow has arrived, or the transfer failed, by itself or as GiveUp told: what it holds is free."""
-        self._enter(now_s)
         flow = self._reported(transfer)
         self._doomed.pop(transfer, None)
+        if flow is not None:
+            flow.over = True
+        self._enter(now_s)
         if flow is not None:
             del self._flows[transfer]
             self._apply(self._plan.end(flow, self._now_s), now_s)
@@ -325,6 +321,9 @@ class OpticalNetwork:
         flow = self._flows[w.transfer]
         if not flow.started:
             self._miss(plan, held)
+            return
+        if flow.over:  # its end is being told just now
+            self._apply(plan.hold(w, self._now_s, self._now_s))
             return
         if held.draining:  # until the driver tells, twice as long each time
             held.holds += 1

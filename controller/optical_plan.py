@@ -11,10 +11,12 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from controller.bookings import Booked, Change, Freed
+from controller.bookings import Booked, Bookings, Change, Freed
 from controller.calendar import Part, Window
 from controller.fifo import CircuitFifo, Granted
+from controller.optical_config import OpticalConfig
 from controller.optical_events import QueuedNotice, Releases, TransferNotice
+from controller.prediction import LaplaceError
 from controller.reservation import Job, LastChunk, ReservationScheduler, streaming_start
 
 Predict = Callable[[float], float]
@@ -25,8 +27,9 @@ Predict = Callable[[float], float]
 class Flow:
     """A transfer that is known to the state machine and has not ended.
 
-    ``notice`` is what was told last; ``asked`` says that all its windows have been asked for, ``delivered`` what is known to
-    have arrived when its gate was closed, ``closing`` how many closed gates have not been reported drained.
+    ``notice`` is what was told last; ``asked`` says that all its windows have been asked for, ``over`` that its end is being
+    told, ``delivered`` what is known to have arrived when its gate was closed, ``closing`` how many closed gates have not
+    been reported drained.
     """
 
     notice: TransferNotice
@@ -35,6 +38,7 @@ class Flow:
     released_bytes: tuple[int, ...] = ()
     started: bool = False
     asked: bool = False
+    over: bool = False
     delivered: float = 0.0
     closing: int = 0
     job: Job = field(init=False)
@@ -183,3 +187,11 @@ class Asked:
 
 
 Plan = Reserved | Asked
+
+
+def plan_of(config: OpticalConfig, bookings: Bookings, error: LaplaceError | None) -> Plan:
+    """The plan of a policy. ``bookings`` stays empty without reservation."""
+    if config.policy == "none" or config.policy == "after":
+        return Asked(CircuitFifo(tau_s=config.tau_s, reuse=config.reuse), after=config.policy == "after")
+    scheduler = ReservationScheduler(bookings, layers=config.layers, policy=config.policy, overrun=config.overrun)
+    return Reserved(scheduler, layers=config.layers, predict=error.predict if error is not None else lambda true_s: true_s)

@@ -109,19 +109,26 @@ _REPORT, _MODEL, _NETWORK = range(3)
 
 
 class CircuitSimulation:
-    """One run. ``network`` takes ``left_bytes`` of this object: make it with ``OpticalNetwork(config, left_bytes=
-    lambda transfer: simulation.left_bytes(transfer))``."""
+    """One run. ``network`` is to ask ``left_bytes`` of this object. ``lookahead_s`` is how long before it is due a stimulus
+    goes into the model, whose configuration has to allow it."""
 
     def __init__(
-        self, model: ServingModel, network: OpticalNetwork, switch: Switch, disturbance: Disturbance | None = None
+        self,
+        model: ServingModel,
+        network: OpticalNetwork,
+        switch: Switch,
+        disturbance: Disturbance | None = None,
+        *,
+        lookahead_s: float = 0.0,
     ) -> None:
         self._model = model
         self._network = network
         self._switch = switch
         self._disturbed = disturbance or Disturbance()
+        self._lookahead_s = lookahead_s
         self._due: list[tuple[float, int, int, _Event]] = []
         self._order = itertools.count()
-        self._now_s = 0.0
+        self._now_s = float("-inf")
         self._flows: dict[int, GatedFlow] = {}
         self._versions: dict[int, int] = {}
         self._head_told: set[int] = set()
@@ -135,7 +142,7 @@ class CircuitSimulation:
     def simulate(self, turns: Iterable[Turn]) -> CircuitRun:
         """Run until nothing is due any more."""
         for turn in turns:
-            self._push(turn.arrival_s, _MODEL, Arrival(turn))
+            self._push(turn.arrival_s - self._lookahead_s, _MODEL, Arrival(turn))
         while self._due:
             at_s, _, _, event = heapq.heappop(self._due)
             self._now_s = max(self._now_s, at_s)
@@ -168,7 +175,7 @@ class CircuitSimulation:
         """Into the model, and what it says into the network."""
         for instruction in self._model.handle(stimulus, self._now_s):
             if isinstance(instruction, SetTimer):
-                self._push(instruction.at_s, _MODEL, TimerFired(instruction.token))
+                self._push(instruction.at_s - self._lookahead_s, _MODEL, TimerFired(instruction.token))
             elif isinstance(instruction, TurnQueued):
                 self._obey(self._network.turn_queued(instruction, self._now_s))
             elif isinstance(instruction, StartTransfer):
