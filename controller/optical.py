@@ -167,8 +167,8 @@ class OpticalNetwork:
         if flow is not None and self._reserved is not None:
             flow.closing -= 1
             flow.delivered = max(flow.delivered, delivered_bytes)
-            for held in self._windows.all():
-                if held.window.transfer == transfer and held.draining and flow.closing == 0:
+            for held in self._windows.of_transfer(transfer):
+                if held.draining and flow.closing == 0:
                     self._rebook(self._reserved, flow, held, flow.upto(held.window.part) - delivered_bytes)
         return self._leave()
 
@@ -241,7 +241,7 @@ class OpticalNetwork:
             self._ask(flow)
         else:
             self._agenda.push(ask_s, _Do.ASK, flow)
-        for held in self._windows.all():
+        for held in self._windows.of_transfer(notice.transfer):
             self._gate(held)
 
     def _ask(self, flow: Flow) -> None:

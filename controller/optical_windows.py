@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 from controller.bookings import Booked, Change, Moved
 from controller.calendar import Part, Window
@@ -59,6 +60,9 @@ class Windows:
         """What is held for exactly this window; None if it was moved or is over."""
         held = self._held.get((window.transfer, window.part))
         return held if held is not None and held.window is window else None
+
+    def of_transfer(self, transfer: int) -> tuple[Held, ...]:
+        return tuple(held for part in get_args(Part) if (held := self._held.get((transfer, part))) is not None)
 
     def all(self) -> tuple[Held, ...]:
         return tuple(self._held.values())

@@ -36,7 +36,10 @@ class GatedFlow:
 
     def open(self, at_s: float, upto: float) -> None:
         """From ``at_s`` on up to ``upto`` bytes may leave, besides what a gate opened before lets pass."""
-        self._gates = sorted([*(gate for gate in self._gates if gate[1] < upto), (at_s, upto)])
+        gates, self._gates = sorted([*self._gates, (at_s, upto)]), []
+        for gate in gates:
+            if not self._gates or gate[1] > self._gates[-1][1]:
+                self._gates.append(gate)
 
     def close(self, now_s: float) -> tuple[Sending, ...]:
         """Let nothing leave from now on; what was sent since the gate was last closed."""
