@@ -144,7 +144,7 @@ class OpticalNetwork:
         return self._leave()
 
     def circuit_failed(self, prefill: int, decode: int, reason: str, now_s: float) -> tuple[OpticalInstruction, ...]:
-        """The circuit could not be set up, or was lost: the transfer that has its window is given up."""
+        """The circuit could not be set up, or was lost, and its ports rest: the transfer that has its window is given up."""
         self._enter(now_s)
         self._circuits.drop(prefill, decode)
         for held in self._windows.all():
@@ -168,8 +168,11 @@ class OpticalNetwork:
             flow.closing -= 1
             flow.delivered = max(flow.delivered, delivered_bytes)
             for held in self._windows.of_transfer(transfer):
-                if held.draining and flow.closing == 0:
-                    self._rebook(self._reserved, flow, held, flow.upto(held.window.part) - delivered_bytes)
+                left = flow.upto(held.window.part) - delivered_bytes
+                if held.draining and flow.closing == 0 and left <= 0:
+                    self._apply(self._reserved.free(held.window, self._now_s))
+                elif held.draining and flow.closing == 0:
+                    self._late(self._reserved, held, left)
         return self._leave()
 
     # What the stimuli have in common
@@ -275,13 +278,13 @@ class OpticalNetwork:
         if free_s > self._now_s and not stands:
             self._agenda.push(free_s, _Do.BEGIN, w)
             return
-        held.began_s, held.reused = w.start_s if stands else max(w.start_s, free_s), stands
+        held.began_s, held.reused = self._now_s, stands
         if stands:
             self._counts = replace(self._counts, reused=self._counts.reused + 1)
         else:
             self._circuits.command(w.prefill, w.decode)
             self._counts = replace(self._counts, reconfigurations=self._counts.reconfigurations + 1)
-            self._out.append(Connect(w.prefill, w.decode, held.began_s, fresh=not self.config.reuse))
+            self._out.append(Connect(w.prefill, w.decode, max(w.start_s, free_s), fresh=not self.config.reuse))
         self._gate(held)
 
     def _gate(self, held: Held) -> None:
@@ -337,12 +340,10 @@ class OpticalNetwork:
             self._close(flow)
             self._apply(plan.hold(w, self._now_s + c.grace_s, self._now_s))
         else:
-            self._rebook(plan, flow, held, max(left, c.grace_s * c.rate_Bps))
+            self._late(plan, held, left)
 
-    def _rebook(self, plan: Reserved, flow: Flow, held: Held, left: float) -> None:
-        """What is left of a late window goes on in it, or in another: as the policy says."""
-        if left <= 0:
-            self._apply(plan.free(held.window, self._now_s))
-            return
+    def _late(self, plan: Reserved, held: Held, left: float) -> None:
+        """What is left of a late window goes on in it, or in another: as the policy says, but never in next to no time."""
         self._counts = replace(self._counts, overruns=self._counts.overruns + 1)
+        left = max(left, self.config.grace_s * self.config.rate_Bps)
         self._apply(plan.overrun(held.window, left, self._now_s))

@@ -105,11 +105,12 @@ class GiveUp:
 class WindowRecord:
     """A window that is over.
 
-    ``booked_s`` is when it was booked (without reservation: asked for), ``start_s`` the instant for which its circuit was
-    commanded, or found standing (``reused``); None if it never came to that. ``setup_s`` is the set-up that was planned,
-    ``up_s`` from when on the circuit carried light, ``data_s`` when its first byte could leave: its gate was open and the byte
-    released. ``end_s`` is when the ports were given back. ``moved`` counts how often it was booked anew since it was first
-    booked, ``extended`` how often it was late. A part that is booked anew after its window began has one record for each.
+    ``booked_s`` is when it was booked (without reservation: asked for), ``start_s`` when its circuit was commanded or found
+    standing (``reused``), with the driver's lateness; None if it never came to that. ``setup_s`` is the set-up that was
+    planned, ``up_s`` from when on the circuit carried light, ``data_s`` when its first byte could leave: its gate was open
+    and the byte released. ``end_s`` is when the ports were given back. ``moved`` counts how often it was booked anew since
+    it was first booked, ``extended`` how often it was late. A part that is booked anew after its window began has one record
+    for each.
     """
 
     transfer: int

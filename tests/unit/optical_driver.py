@@ -30,6 +30,8 @@ class Plane:
     def __call__(self, *, prefill: int, decode: int, now_s: float, fresh: bool) -> float:
         a, b = prefill, self.prefill + decode
         self.commands.append((now_s, prefill, decode))
+        if (prefill, decode) in self.broken:
+            raise CircuitError("a mirror is stuck")
         events = list(self.crossbar.advance(now_s))
         if fresh:
             events += self.crossbar.disconnect(a, b, now_s)
@@ -44,8 +46,6 @@ class Plane:
                 self.lit[pair][-1][1] = event.at_s
             elif isinstance(event, Dark) and event.circuit == Circuit.of(a, b):
                 up_s = event.until_s
-        if (prefill, decode) in self.broken:
-            raise CircuitError("a mirror is stuck")
         return up_s
 
     def was_lit(self, prefill: int, decode: int, start_s: float, end_s: float) -> bool:
