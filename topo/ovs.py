@@ -28,6 +28,10 @@ SEND_BUFFER = 64 << 20
 """Bytes of the one packet socket through which the userspace datapath sends. At the kernel's default (208 KiB) whatever waits in
 a shaper or a backlog fills it, and what comes then is lost without a counter. The default itself belongs to the machine."""
 
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_": "1073741824", "MALLOC_TOP_PAD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "33554432"}
+"""glibc keeps what vswitchd frees. For each batch of packets userspace TSO allocates room for 64 KB frames and frees it again; by
+default each time the heap is given back to the kernel and asked for anew, which is half of all its system calls."""
+
 Datapath = Literal["user", "kernel", "auto"]
 _COMMANDS = ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl", "ovs-appctl")
 _PIDFD_GETFD = 438
@@ -79,7 +83,7 @@ class PrivateOvs:
         if len(os.fsencode(self.directory)) > _MAX_SOCKET_PATH - len("/ovs-vswitchd.ctl"):
             raise OvsError(f"{self.directory}: the path is too long for a Unix socket; choose a shorter one")
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.environment = os.environ | {
+        self.environment = os.environ | _MALLOC | {
             name: str(self.directory) for name in ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR")
         }
         self._daemons: list[subprocess.Popen[bytes]] = []
