@@ -17,6 +17,8 @@ from topo.cluster import Cluster
 from topo.fabric import FabricError
 from workloads.kvsize import ModelError, load_model
 
+_PACKET_WINDOW, _CIRCUIT_WINDOW = 32 * 1024.0, 256 * 1024.0
+
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")]
 """A name that is safe as part of a file's name: 1 to 40 of A-Z a-z 0-9 _ . - and no leading sign."""
 
@@ -195,8 +197,9 @@ class EmulationSpec(Section):
     congestion_control: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]{1,15}\Z")] = Field(
         default="cubic", description="TCP congestion control, as the kernel names it"
     )
-    receive_window: Size | None = Field(
-        default=32768.0, description="receive buffer that bounds a flow's window; null: too large to bind"
+    receive_window: Size | Literal["auto"] | None = Field(
+        default="auto",
+        description="receive buffer that bounds a flow's window; auto: 32KiB, over circuits 256KiB; null: too large to bind",
     )
     connections: Literal["fresh", "reused"] = Field(
         default="reused", description="a connection for each flow, or kept for the next one between the same GPUs"
@@ -268,6 +271,15 @@ class Scenario(Section):
                 "keep one of them: both choose the decode instance",
                 also=(("workload", "decode"),),
             )
+
+    @property
+    def receive_window(self) -> float | None:
+        """Bytes asked of every receive buffer; None is unbounded. Where flows share a port, a large window keeps an old share for
+        too long; a circuit is nobody else's, and a window that the switch's own delay uses up would leave it idle."""
+        wanted = self.emulation.receive_window
+        if wanted == "auto":
+            return _PACKET_WINDOW if self.fabric.circuits is None else _CIRCUIT_WINDOW
+        return wanted
 
     @property
     def uplinks(self) -> int:

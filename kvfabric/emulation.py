@@ -99,9 +99,10 @@ def _emulate(scenario: Scenario, workload: Workload, out: Path, writer: RecordWr
     with ExitStack() as undo, StopSignals() as signals:
         split = choose_steering(host_cpu)
         manifest["cpus_awake"] = undo.enter_context(cpus_awake())
-        network: RunNetwork = undo.enter_context(kind_of_run(scenario)(scenario, workload, PUBLISH, split))
+        network: RunNetwork = kind_of_run(scenario)(scenario, workload, PUBLISH, split)
+        undo.callback(network.close)
         fabric = network.fabric
-        manifest["network"] = _network_facts(fabric) | network.facts()
+        manifest["network"] = _network_facts(fabric) | network.facts() | {"receive_window": scenario.receive_window}
         manifest["bring_up_s"] = monotonic() - began
         faults_start = (*fabric.shaping_faults(), *network.faults())
         plan = ProgressPlan(

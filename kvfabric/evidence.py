@@ -38,6 +38,7 @@ class Limits:
     dark_median_emu_s: float = 0.0005
     dark_p99_emu_s: float = 0.002
     control_share: float = 0.05
+    circuit_below: float = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,7 @@ class CircuitEvidence:
 
     ``faults`` in words; ``lost_packets`` ran into the dark, which the gates are to prevent; ``dark_errors_emu_s`` by how much
     each reconfiguration was dark longer than ``tau_emu_s``, ``control_emu_s`` by how much later than planned it began.
+    ``carried`` is what each circuit carried while it had all of its window's bytes to carry, as a share of its rate.
     """
 
     faults: tuple[str, ...]
@@ -107,6 +109,7 @@ class CircuitEvidence:
     tau_emu_s: float
     dark_errors_emu_s: tuple[float, ...]
     control_emu_s: tuple[float, ...]
+    carried: tuple[float, ...]
     booked: int
     reconfigurations: int
     reused: int

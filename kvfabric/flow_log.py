@@ -33,7 +33,7 @@ class FlowLog:
     def add(self, result: FlowResult, epoch: float) -> None:
         """A flow has ended, well or not."""
         spec = result.spec
-        ideal = ideal_fct(spec.released_at, spec.released_bytes, self.rate_Bps, gate_at=result.gate_at)
+        ideal = ideal_fct(spec.released_at, spec.released_bytes, self.rate_Bps, result.gates)
         done = result.failed is None
         flow = (spec.source, spec.destination, result.sport, result.dport)
         at_once = len(spec.released_at) == 1

@@ -32,7 +32,7 @@ _MAX_PREPARED = 4096
 
 
 class PacketRun:
-    """A context manager, inside a sandbox. Raises OSError or ObserveError when the machine refuses any of it."""
+    """To be closed, inside a sandbox. Raises OSError or ObserveError when the machine refuses any of it."""
 
     tables = TABLES
 
@@ -42,10 +42,8 @@ class PacketRun:
         self._fabric = build_testbed(scenario, publish, steering)
         self.paths = RoutedPaths(self._fabric, scenario.scale.rate)
 
-    def __enter__(self) -> PacketRun:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
+    def close(self) -> None:
+        """Take the network down."""
         self._fabric.close()
 
     @property

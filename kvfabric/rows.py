@@ -185,7 +185,7 @@ class CircuitRow:
     part: str
     prefill: int
     decode: int
-    bytes: float
+    bytes: int
     booked_s: float
     start_s: float | None
     setup_s: float

@@ -227,6 +227,7 @@ _TRUST = (
     ("slowdown_min", "least slowdown of a flow", "ratio", ""),
     ("paths_known", "realised paths known", "count", "of"),
     ("paths_as_predicted", "paths as predicted", "count", "of"),
+    ("circuit_carried_p05", "carried by a circuit, of its rate, p5", "share", "≥"),
     ("dark_error_p50_emu_s", "dark time off τ, median (emulated)", "time", "≤"),
     ("dark_error_p99_emu_s", "dark time off τ, p99 (emulated)", "time", "≤"),
     ("control_p99_emu_s", "circuits commanded late, p99 (emulated)", "time", "≤"),

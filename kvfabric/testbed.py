@@ -56,7 +56,8 @@ def host_sysctls(scenario: Scenario) -> dict[str, str]:
 def socket_settings(scenario: Scenario) -> SocketSettings:
     """How every connection is set up."""
     chosen = scenario.emulation
-    window = _UNBOUNDED_WINDOW if chosen.receive_window is None else int(chosen.receive_window)
+    asked = scenario.receive_window
+    window = _UNBOUNDED_WINDOW if asked is None else int(asked)
     return SocketSettings(
         congestion_control=chosen.congestion_control,
         receive_window=window,

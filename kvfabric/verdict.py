@@ -7,18 +7,20 @@ every check asks whether the figure is proved to be within its limit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from kvfabric.evidence import CircuitEvidence, CpuSample, Evidence, FlowEvidence, Limits, PortEvidence
+from kvfabric._circuit_verdict import circuit_figures, circuit_reasons
+from kvfabric._wording import capped as _capped
+from kvfabric._wording import count as _count
+from kvfabric._wording import ms as _ms
+from kvfabric._wording import percent as _percent
+from kvfabric.evidence import CpuSample, Evidence, FlowEvidence, Limits, PortEvidence
 
 __all__ = ["CpuSample", "Evidence", "FlowEvidence", "Limits", "PortEvidence", "Verdict", "judge"]
-
-NAMED = 3
-"""How many of a kind are named before "… and 12 more"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +43,6 @@ def judge(evidence: Evidence, limits: Limits = DEFAULT_LIMITS) -> Verdict:
     """The verdict. Never raises for bad figures: they are reasons."""
     reasons = [reason for check in _CHECKS for reason in check(evidence, limits)]
     return Verdict(not reasons, tuple(reasons), _fidelity(evidence, limits))
-
-
-def _capped(kind: str, found: Iterable[str]) -> list[str]:
-    items = list(dict.fromkeys(found))
-    lines = items[:NAMED]
-    if len(items) > NAMED:
-        lines.append(f"… and {len(items) - NAMED} more {kind}")
-    return lines
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.1f} %"
-
-
-def _ms(time_s: float) -> str:
-    return f"{time_s * 1e3:.2f} ms"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _broken_off(evidence: Evidence, _limits: Limits) -> list[str]:
@@ -207,27 +189,6 @@ def _falls_short(port: PortEvidence, limits: Limits) -> bool:
     return not port.saturated_use >= port.waiting_share_low - limits.link_below
 
 
-def _circuits(evidence: Evidence, limits: Limits) -> list[str]:
-    circuits = evidence.circuits
-    if circuits is None:
-        return []
-    found = _capped("circuit faults", (f"circuits: {item}" for item in circuits.faults))
-    if circuits.lost_packets != 0:
-        found.append(f"{_count(circuits.lost_packets, 'packet')} ran into the dark of a moving port")
-    errors = [abs(error) for error in circuits.dark_errors_emu_s]
-    for share, name, limit in ((50, "the median", limits.dark_median_emu_s), (99, "p99", limits.dark_p99_emu_s)):
-        if errors and not (off := float(np.percentile(errors, share))) <= limit:
-            found.append(f"ports were dark {_ms(off)} off τ at {name} (limit {_ms(limit)}, τ {_ms(circuits.tau_emu_s)})")
-    bound = limits.control_share * circuits.tau_emu_s
-    if circuits.control_emu_s and not (late := float(np.percentile(circuits.control_emu_s, 99))) <= bound:
-        found.append(
-            f"circuits were commanded {_ms(late)} late at p99 (limit {_ms(bound)}, {_percent(limits.control_share)} of τ)"
-        )
-    if circuits.reconfigurations and not errors:
-        found.append("no reconfiguration's dark time was measured")
-    return found
-
-
 def _impossible(evidence: Evidence, _limits: Limits) -> list[str]:
     fast = [
         flow
@@ -258,7 +219,7 @@ _CHECKS: tuple[Callable[[Evidence, Limits], list[str]], ...] = (
     _processors,
     _lateness,
     _links,
-    _circuits,
+    circuit_reasons,
     _impossible,
 )
 """Gravest first."""
@@ -313,22 +274,4 @@ def _fidelity(evidence: Evidence, limits: Limits) -> dict[str, object]:
         notes.append("no flow's content was checked")
     if not judged:
         notes.append("no port was ever seen with packets waiting")
-    return {**figures, **_circuit_figures(evidence.circuits, limits), "notes": notes}
-
-
-def _circuit_figures(circuits: CircuitEvidence | None, limits: Limits) -> dict[str, object]:
-    if circuits is None:
-        return {}
-    errors = [abs(error) for error in circuits.dark_errors_emu_s]
-
-    def at(values: Sequence[float], share: float) -> float | None:
-        return _number(float(np.percentile(values, share))) if values else None
-
-    bound = limits.control_share * circuits.tau_emu_s
-    return {
-        "circuit_faults": {"value": float(len(circuits.faults)), "limit": 0},
-        "lost_in_the_dark": {"value": float(circuits.lost_packets), "limit": 0},
-        "dark_error_p50_emu_s": {"value": at(errors, 50), "limit": limits.dark_median_emu_s},
-        "dark_error_p99_emu_s": {"value": at(errors, 99), "limit": limits.dark_p99_emu_s},
-        "control_p99_emu_s": {"value": at(circuits.control_emu_s, 99), "limit": bound},
-    }
+    return {**figures, **circuit_figures(evidence.circuits, limits), "notes": notes}

@@ -136,9 +136,7 @@ class Crossbar:
         found = self._problem(a, b, replace)
         return None if found is None else Refused(now_s, a, b, *found)
 
-    def connect(
-        self, a: int, b: int, now_s: float, *, replace: bool = False, until_s: float | None = None
-    ) -> tuple[Event, ...]:
+    def connect(self, a: int, b: int, now_s: float, *, replace: bool = False, until_s: float | None = None) -> tuple[Event, ...]:
         """Join two ports: Dark now, Up after τ. Nothing to do, and no event, where they are joined or being joined.
 
         ``until_s`` says when it comes up instead of τ; infinity: not known yet, ``settle`` will tell.

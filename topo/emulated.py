@@ -16,7 +16,7 @@ from mininet.topo import Topo
 
 from topo import links, observe, tc
 from topo.fabric import Fabric, NodeKind, Port
-from topo.mn import FabricNet, Host, NetlinkNode, Router, ShapedLink
+from topo.mn import FabricNet, Host, NetlinkNode, Router, ShapedLink, one_segment
 from topo.netns import RPS_DEFAULT, has_sysctl
 from topo.routing import layer3
 from topo.shaping import PortShape, Queue
@@ -194,6 +194,19 @@ class EmulatedFabric:
             fault = tc.difference(port.name, tc.expected(shape), tc.read(node.namespace.netlink, index))
             if fault:
                 found.append(fault)
+        return found + self._segment_faults()
+
+    def _segment_faults(self) -> list[str]:
+        """Ports of hosts to which TCP may hand more than single segments although it is not to."""
+        if not one_segment(self.settings.offload):
+            return []
+        found = []
+        for host in self.fabric.of_kind(NodeKind.HOST):
+            node = self.node(host.name)
+            limits = links.segment_limits(node.namespace.netlink)
+            for name, index in node.index_of.items():
+                if index in limits and limits[index] != 1:
+                    found.append(f"{name}: TCP may hand over {limits[index]} segments as one packet, planned 1")
         return found
 
     def offloads(self) -> dict[str, dict[str, bool]]:

@@ -54,7 +54,7 @@ class FibreLink(ShapedLink):
                 raise FabricError(f"interface {name!r} is longer than {IFNAMSIZ} characters; shorten the node's name")
         host = links.VethEnd(node1.namespace.fd, node1.next_index(), intfname1, addr1)
         switch = links.VethEnd(node2.namespace.fd, 0, intfname2, addr2)
-        node1.namespace.netlink.apply([links.veth(host, switch, mtu=self.shape.mtu, queue_length=self.shape.limit)])
+        node1.namespace.netlink.apply([self.pair(host, switch)])
         node1.index_of[intfname1] = host.index
         node2.index_of[intfname2] = node2.namespace.index(intfname2)
         for node, name in ((node1, intfname1), (node2, intfname2)):

@@ -32,16 +32,8 @@ RTM_NEWROUTE, RTM_GETROUTE = 24, 26
 RTM_NEWNEIGH = 28
 RTM_NEWNEXTHOP = 104
 IFF_UP = 1
-_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_TXQLEN, _IFLA_LINKINFO, _IFLA_STATS64, _IFLA_GROUP, _IFLA_NET_NS_FD = (
-    1,
-    3,
-    4,
-    13,
-    18,
-    23,
-    27,
-    28,
-)
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_TXQLEN, _IFLA_LINKINFO = 1, 3, 4, 13, 18
+_IFLA_STATS64, _IFLA_GROUP, _IFLA_NET_NS_FD, _IFLA_GSO_MAX_SEGS = 23, 27, 28, 40
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
 _NESTED = 0x8000
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
@@ -68,8 +60,11 @@ class VethEnd:
     mac: str | None
 
 
-def veth(a: VethEnd, b: VethEnd, *, mtu: int, queue_length: int) -> Request:
-    """Make a veth pair with each end already in its namespace, with its index, MAC, MTU and txqueuelen."""
+def veth(a: VethEnd, b: VethEnd, *, mtu: int, queue_length: int, segments: int | None = None) -> Request:
+    """Make a veth pair with each end already in its namespace, with its index, MAC, MTU and txqueuelen.
+
+    ``segments`` is the most that TCP may hand to an end as one packet; None leaves the kernel's 65,535.
+    """
 
     def attrs(end: VethEnd) -> bytes:
         common = (
@@ -78,6 +73,8 @@ def veth(a: VethEnd, b: VethEnd, *, mtu: int, queue_length: int) -> Request:
             + attribute(_IFLA_TXQLEN, struct.pack("=I", queue_length))
             + attribute(_IFLA_NET_NS_FD, struct.pack("=I", end.namespace_fd))
         )
+        if segments is not None:
+            common += attribute(_IFLA_GSO_MAX_SEGS, struct.pack("=I", segments))
         return common if end.mac is None else common + attribute(_IFLA_ADDRESS, _mac_bytes(end.mac))
 
     peer = attribute(_VETH_INFO_PEER, _ifinfo(b.index) + attrs(b))
@@ -134,6 +131,16 @@ def link_state(netlink: NetlinkSocket, index: int) -> tuple[bool, str | None, in
     found = dict(attributes(body[16:]))
     mac = ":".join(f"{byte:02x}" for byte in found[1]) if 1 in found else None
     return bool(flags & IFF_UP), mac, int(struct.unpack("=I", found[4])[0])
+
+
+def segment_limits(netlink: NetlinkSocket) -> dict[int, int]:
+    """The most segments that TCP may hand to each interface of a namespace as one packet, by index."""
+    found = {}
+    for body in netlink.dump(RTM_GETLINK, _ifinfo(0)):
+        limit = dict(attributes(body[16:])).get(_IFLA_GSO_MAX_SEGS)
+        if limit is not None:
+            found[int(struct.unpack_from("=i", body, 4)[0])] = int(struct.unpack("=I", limit)[0])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,6 +267,12 @@ class NetlinkIntf(Intf):
         self.node.delIntf(self)
 
 
+def one_segment(offload: Mapping[str, bool]) -> bool:
+    """Whether TCP is to hand over single segments. Switching tso and gso off does not do it: since Linux 4.17 TCP makes large
+    packets all the same, and they are cut up only behind the shaper, which lets each pass whole."""
+    return offload.get("tso") is False and offload.get("gso") is False
+
+
 class ShapedLink(Link):
     """A veth pair, both ends shaped alike. ``shape`` is required: there is no link that is not the link you asked for.
 
@@ -291,7 +297,7 @@ class ShapedLink(Link):
             if len(name.encode()) > IFNAMSIZ:
                 raise FabricError(f"interface {name!r} is longer than {IFNAMSIZ} characters; shorten the node's name")
             ends.append(links.VethEnd(node.namespace.fd, node.next_index() + (bool(ends) and node1 is node2), name, mac))
-        node1.namespace.netlink.apply([links.veth(ends[0], ends[1], mtu=self.shape.mtu, queue_length=self.shape.limit)])
+        node1.namespace.netlink.apply([self.pair(ends[0], ends[1])])
         node1.index_of[intfname1], node2.index_of[intfname2] = ends[0].index, ends[1].index
         for node, end in ((node1, ends[0]), (node2, ends[1])):
             if self.offload:
@@ -300,6 +306,11 @@ class ShapedLink(Link):
                 [*tc.shape_requests(self.shape, end.index, end.name), links.set_link(end.index, end.name, up=True)]
             )
         return intfname1, intfname2
+
+    def pair(self, a: links.VethEnd, b: links.VethEnd) -> Request:
+        """The request for the pair itself."""
+        segments = 1 if one_segment(self.offload) else None
+        return links.veth(a, b, mtu=self.shape.mtu, queue_length=self.shape.limit, segments=segments)
 
     def delete(self) -> None:
         """Remove the pair."""

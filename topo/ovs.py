@@ -83,9 +83,11 @@ class PrivateOvs:
         if len(os.fsencode(self.directory)) > _MAX_SOCKET_PATH - len("/ovs-vswitchd.ctl"):
             raise OvsError(f"{self.directory}: the path is too long for a Unix socket; choose a shorter one")
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.environment = os.environ | _MALLOC | {
-            name: str(self.directory) for name in ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR")
-        }
+        self.environment = (
+            os.environ
+            | _MALLOC
+            | {name: str(self.directory) for name in ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR")}
+        )
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._database = f"unix:{self.directory / 'db.sock'}"
         self._control = {name: self.directory / f"{name}.ctl" for name in ("ovsdb-server", "ovs-vswitchd")}

@@ -73,10 +73,11 @@ class PortShape:
 
     @property
     def burst(self) -> int:
-        """Bytes that leave at once after an idle while: the bucket, and the frame by which HTB lets it be overdrawn.
+        """Bytes that leave at once after an idle while: the bucket, the frame by which HTB lets it be overdrawn, and in a fair
+        queue the frame that a flow class may send by its own right.
 
         A transfer takes at least (its wire bytes − burst)/wire rate; shapers in a row do not add up."""
-        return self.buffer + self.frame
+        return self.buffer + (2 if self.queue is Queue.FAIR else 1) * self.frame
 
     @property
     def wire_Bps(self) -> int:

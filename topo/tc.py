@@ -31,8 +31,9 @@ _TICK_NS = 64
 """The kernel's packet-scheduler tick (PSCHED_SHIFT 6): a burst is given to HTB as the time it takes at the rate."""
 _ACK_BYTES = ETHERNET_HEADER + TCP_IP_HEADERS
 """Bytes of a frame without payload; one with SACK blocks, or a SYN, is 8 to 36 bytes longer."""
-_MIN_RATE_BPS = 1000
-"""A flow class's own rate, 8 kbit/s; what it gets beyond that it borrows, which is what the round robin shares out."""
+_OWN_RATE_BPS = 1
+"""A flow class's own rate; what it gets beyond that it borrows, which is what the round robin shares out. HTB lets a class send
+by its own right even while the port's bucket is overdrawn, so that right is as small as can be: a frame a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,15 @@ def _ticks(size: int, rate_Bps: int) -> int:
     return min(0xFFFFFFFF, max(1, size * 1_000_000_000 // rate_Bps // _TICK_NS))
 
 
-def _class_parameters(rate_Bps: int, ceil_Bps: int, burst: int, quantum: int) -> bytes:
-    buffer, cbuffer = _ticks(burst, rate_Bps), _ticks(burst, ceil_Bps)
-    return _ratespec(rate_Bps) + _ratespec(ceil_Bps) + struct.pack("=IIIII", buffer, cbuffer, quantum, 0, 0)
+def _class_parameters(rate_Bps: int, ceil_Bps: int, bucket: int, shape: PortShape) -> bytes:
+    buffer, cbuffer = _ticks(bucket, rate_Bps), _ticks(shape.buffer, ceil_Bps)
+    return _ratespec(rate_Bps) + _ratespec(ceil_Bps) + struct.pack("=IIIII", buffer, cbuffer, shape.frame, 0, 0)
 
 
-def _class(minor_parent: int, handle: int, rate_Bps: int, ceil_Bps: int, shape: PortShape) -> tuple[int, int, bytes, bytes]:
-    parameters = _class_parameters(rate_Bps, ceil_Bps, shape.buffer, shape.frame)
+def _class(
+    minor_parent: int, handle: int, rate_Bps: int, ceil_Bps: int, shape: PortShape, bucket: int
+) -> tuple[int, int, bytes, bytes]:
+    parameters = _class_parameters(rate_Bps, ceil_Bps, bucket, shape)
     options = attribute(_TCA_HTB_PARMS, parameters)
     for kind, rate in ((_TCA_HTB_RATE64, rate_Bps), (_TCA_HTB_CEIL64, ceil_Bps)):
         wide = struct.pack("=Q", rate if rate > 0xFFFFFFFF else 0)  # the 32-bit field is full from 34.4 Gb/s on
@@ -101,11 +104,11 @@ def _classes(shape: PortShape) -> tuple[tuple[int, int, bytes, bytes], ...]:
     """(parent, handle, parameters, options) of every class of a shape."""
     rate = shape.wire_Bps
     if shape.queue is Queue.FIFO:
-        return (_class(_HANDLE, _ROOT_CLASS, rate, rate, shape),)
+        return (_class(_HANDLE, _ROOT_CLASS, rate, rate, shape, shape.buffer),)
     minors = [_DEFAULT_MINOR, *range(_FIRST_FLOW_MINOR, _FIRST_FLOW_MINOR + shape.classes)]
     return (
-        _class(_HANDLE, _ROOT_CLASS, rate, rate, shape),
-        *(_class(_ROOT_CLASS, _HANDLE | minor, _MIN_RATE_BPS, rate, shape) for minor in minors),
+        _class(_HANDLE, _ROOT_CLASS, rate, rate, shape, shape.buffer),
+        *(_class(_ROOT_CLASS, _HANDLE | minor, _OWN_RATE_BPS, rate, shape, 0) for minor in minors),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvfabric.evidence import CpuSample, Evidence, FlowEvidence, PortEvidence
+from kvfabric.evidence import CircuitEvidence, CpuSample, Evidence, FlowEvidence, PortEvidence
 from kvfabric.rows import FlowRow, LinkRow, TransferRow
 
 LINK = LinkRow(1.0, 1.0, "leaf0-eth0", "spine0-eth0", 1e6, 1.1e6, 1000, 0.001, 0, 0)
@@ -30,6 +30,9 @@ GOOD = Evidence(
     shaping_faults_start=(), shaping_faults_end=(), sysctl_faults=(), rows_in=10, rows_accounted=10, offered=10, completed=10,
     failed=0, unfinished=0, request_rows=10, failure_reasons=(), flows=tuple(replace(FLOW, flow=n) for n in range(200)),
     queue="fair", ports=(PORT,), cpu=CPU, duration_emu_s=60.0, longest_gap_emu_s=1.01, softnet_drops=0, time_squeeze=3,
-    circuits=None,
-    empty_classes=(),
+    empty_classes=(), circuits=None,
+)  # fmt: skip
+CIRCUITS = CircuitEvidence(
+    faults=(), lost_packets=0, tau_emu_s=0.125, dark_errors_emu_s=(0.0,) * 60, control_emu_s=(0.001,) * 60, carried=(0.99,) * 40,
+    booked=100, reconfigurations=60, reused=40,
 )  # fmt: skip

@@ -31,7 +31,7 @@ def runs(report: Report) -> dict[str, bool]:
 def test_a_machine_with_everything_runs_every_built_in_scenario() -> None:
     report = examine(machine())
     assert report.ok
-    assert runs(report) == dict.fromkeys(("demo", "azure", "mooncake", "smoke", "weka"), True)
+    assert runs(report) == dict.fromkeys(("demo", "azure", "mooncake", "ocs", "smoke", "weka"), True)
 
 
 def test_scenarios_that_need_a_trace_say_so() -> None:

@@ -59,6 +59,8 @@ PURE_FACE = {
     "kvfabric.progress",
     "kvfabric.rows",
     "kvfabric.verdict",
+    "kvfabric._circuit_verdict",
+    "kvfabric._wording",
 }
 IMPURE_IMPORTS = {
     *("asyncio", "ctypes", "eventlet", "fcntl", "mininet", "multiprocessing", "os", "os_ken", "pyroute2"),

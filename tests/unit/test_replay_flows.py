@@ -45,6 +45,14 @@ def test_bytes_released_slower_than_the_rate_wait_for_the_last_release() -> None
     assert ideal_fct((5.0, 6.0), (500_000, 1_000_000), RATE_BPS) == pytest.approx(1.02)
 
 
+def test_bytes_behind_a_gate_wait_for_it_and_the_time_counts_from_the_first_one() -> None:
+    at, released = (5.0, 5.1), (500_000, 1_000_000)
+    assert ideal_fct(at, released, RATE_BPS, [(5.5, 1_000_000)]) == pytest.approx(0.04)
+    assert ideal_fct(at, released, RATE_BPS, [(4.0, 1_000_000)]) == pytest.approx(0.1 + 0.02)
+    assert ideal_fct(at, released, RATE_BPS, [(5.5, 250_000), (6.0, 1_000_000)]) == pytest.approx(0.5 + 0.03)
+    assert ideal_fct(at, released, RATE_BPS, [(5.05, 500_000), (5.06, 1_000_000)]) == pytest.approx(0.05 + 0.02)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 10**6)), min_size=1, max_size=20),
     st.integers(1_000, 10**9),

@@ -61,7 +61,7 @@ def changed(old: str, new: str) -> str:
 def test_quantities_become_seconds_bytes_and_bytes_per_second() -> None:
     scenario = parse_scenario(LEAST, source="x.yaml")
     assert (scenario.fabric.rate, scenario.scale.rate, scenario.window) == (45e9, 25e6, 12.0)
-    assert scenario.emulation.receive_window == 32768
+    assert (scenario.emulation.receive_window, scenario.receive_window) == ("auto", 32768)
 
 
 def test_what_is_derived_follows_from_the_keys() -> None:
@@ -364,7 +364,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
 
 def test_the_built_in_scenarios_are_there_demo_first() -> None:
     found = built_in_scenarios()
-    assert [item.name for item in found] == ["demo", "azure", "mooncake", "smoke", "weka"]
+    assert [item.name for item in found] == ["demo", "azure", "mooncake", "ocs", "smoke", "weka"]
     assert {item.name for item in found if item.needs_trace} == {"azure", "mooncake", "weka"}
     assert all(item.about for item in found)
 

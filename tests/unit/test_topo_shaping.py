@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -34,11 +35,12 @@ def test_the_shaper_runs_faster_than_the_goodput_by_the_headers_alone(rate_Bps: 
 def test_the_bucket_holds_what_a_late_timer_misses_and_no_more(rate_Bps: float, mtu: int, slack_s: float) -> None:
     shape = PortShape(rate_Bps, mtu, timer_slack_s=slack_s)
     assert 0 <= shape.buffer - shape.wire_Bps * slack_s <= 1 + 1e-9 * shape.buffer
-    assert shape.burst == shape.buffer + shape.frame
+    assert shape.burst == shape.buffer + 2 * shape.frame
+    assert replace(shape, queue=Queue.FIFO).burst == shape.buffer + shape.frame
 
 
-def test_without_timer_slack_only_the_overdrawn_frame_leaves_at_once() -> None:
-    assert PortShape(45e9, 9000, timer_slack_s=0).burst == 1 + 9014
+def test_without_timer_slack_only_overdrawn_frames_leave_at_once() -> None:
+    assert PortShape(45e9, 9000, Queue.FIFO, timer_slack_s=0).burst == 1 + 9014
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_netlink_attributes_come_back_as_they_were(items: list[tuple[int, bytes]
 )
 def test_the_bucket_is_what_a_late_timer_would_lose(rate_Bps: float, mtu: int, bucket: int) -> None:
     shape = PortShape(rate_Bps, mtu)
-    assert (shape.buffer, shape.burst) == (bucket, bucket + mtu + 14)
+    assert (shape.buffer, shape.burst) == (bucket, bucket + 2 * (mtu + 14))
 
 
 def run_filter(program: bytes, frame: bytes) -> int:

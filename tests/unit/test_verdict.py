@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from run_samples import CPU, GOOD, PORT
+from run_samples import CIRCUITS, CPU, GOOD, PORT
 
 from kvfabric.verdict import CpuSample, Evidence, Limits, judge
 
@@ -24,6 +24,10 @@ def port(**changes: Any) -> dict[str, Any]:
 
 def second(idle: float) -> dict[str, Any]:
     return {"cpu": (*CPU[:16], CpuSample(17.0, 1.0, idle, ((0, 0.0), (1, 0.04))), *CPU[17:])}
+
+
+def circuits(**changes: Any) -> dict[str, Any]:
+    return {"circuits": replace(CIRCUITS, **changes)}
 
 
 def test_a_good_run_is_valid_and_has_no_reasons() -> None:
@@ -76,6 +80,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     (flow(slowdown=0.98), "flow 199 was faster than the same transfer alone: slowdown 0.9800 (limit 0.9990)"),
     (flow(slowdown=None), "flow 199: its slowdown is unknown"),
     (flow(slowdown=NAN), "flow 199: its slowdown is unknown"),
+    (circuits(faults=("plane 2: the switch lost its controller",)), "circuits: plane 2: the switch lost its controller"),
+    (circuits(lost_packets=3), "3 packets ran into the dark of a moving port"),
+    (circuits(dark_errors_emu_s=(0.0006,) * 9), "ports were dark 0.60 ms off τ at the median (limit 0.50 ms, τ 125.00 ms)"),
+    (circuits(dark_errors_emu_s=(0.0,) * 49 + (-0.05,)), "at p99 (limit 2.00 ms"),
+    (circuits(dark_errors_emu_s=(NAN,)), "off τ at the median"),
+    (circuits(dark_errors_emu_s=()), "no reconfiguration's dark time was measured"),
+    (circuits(control_emu_s=(0.007,)), "circuits were commanded 7.00 ms late at p99 (limit 6.25 ms, 5.0 % of τ)"),
+    (circuits(carried=(0.9,) * 20), "circuits carried 90.0 % of their rate"),
 ]
 
 
@@ -103,6 +115,9 @@ HARMLESS: list[dict[str, Any]] = [
     port(saturated_use=None, waiting=0, looks=0, saturated_s=0.0),
     {"queue": "fifo", **port(drops=100)},
     {"time_squeeze": 1000},
+    {"circuits": CIRCUITS},
+    circuits(carried=()),
+    circuits(reconfigurations=0, dark_errors_emu_s=(), control_emu_s=()),
 ]
 
 

@@ -111,7 +111,8 @@ class ReplayEngine(EventLoop[LiveFlow]):
         """
         flow = self._gated.get(flow_id)
         if flow is not None:
-            flow.gate_at = min(flow.gate_at, monotonic() if planned is None else planned)
+            if upto_bytes > flow.gate:
+                flow.gates.append((monotonic() if planned is None else planned, upto_bytes))
             flow.gate, flow.closing = max(flow.gate, upto_bytes), False
             self._offer(flow)
 

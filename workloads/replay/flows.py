@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+Gate = tuple[float, int]
+"""When a gate was to open, and up to which byte of the flow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ class FlowSpec:
 class FlowResult:
     """A flow's account. ``actual_send`` is its first packet (the SYN of a cold connection, data on a warm one).
 
-    ``gate_at`` is when the gate of a gated flow was first to open. ``failed`` is None for a flow whose every byte was received;
-    ``content_ok`` None when it was not compared.
+    ``gates`` says of a gated flow when its gate was to open, and up to which byte, in their order. ``failed`` is None for a flow
+    whose every byte was received; ``content_ok`` None when it was not compared.
     """
 
     spec: FlowSpec
@@ -54,12 +56,12 @@ class FlowResult:
     busy_s: float
     content_ok: bool | None
     failed: str | None
-    gate_at: float = -math.inf
+    gates: tuple[Gate, ...] = ()
 
     @property
     def planned_send(self) -> float:
         """When the first byte was to leave: released, and let through by its gate."""
-        return max(self.spec.released_at[0], self.gate_at)
+        return max(self.spec.released_at[0], self.gates[0][0]) if self.gates else self.spec.released_at[0]
 
     @property
     def lateness(self) -> float:
@@ -72,13 +74,18 @@ class FlowResult:
         return self.delivered - self.actual_send
 
 
-def ideal_fct(
-    released_at: Sequence[float], released_bytes: Sequence[int], rate_Bps: float, *, gate_at: float = -math.inf
-) -> float:
-    """FCT of the same transfer alone at ``rate_Bps``: no byte leaves before release and gate, none faster than the rate."""
-    first = max(released_at[0], gate_at)
-    done, before = first, 0
-    for at, cumulative in zip(released_at, released_bytes, strict=True):
-        done = max(done, at) + (cumulative - before) / rate_Bps
-        before = cumulative
+def ideal_fct(released_at: Sequence[float], released_bytes: Sequence[int], rate_Bps: float, gates: Sequence[Gate] = ()) -> float:
+    """FCT of the same transfer alone at ``rate_Bps``: no byte leaves before its release and gate, none faster than the rate."""
+    size = released_bytes[-1]
+    first = max(released_at[0], gates[0][0]) if gates else released_at[0]
+    done, before, step, gate = first, 0, 0, 0
+    marks = sorted({*released_bytes, *(upto for _, upto in gates if upto < size)}) if len(gates) > 1 else released_bytes
+    for upto in marks:
+        while released_bytes[step] < upto:
+            step += 1
+        while gate + 1 < len(gates) and gates[gate][1] < upto:
+            gate += 1
+        at = max(released_at[step], gates[gate][0]) if gates else released_at[step]
+        done = max(done, at) + (upto - before) / rate_Bps
+        before = upto
     return done - first

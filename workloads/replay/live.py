@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from workloads.replay.connections import Connection
-from workloads.replay.flows import FlowResult, FlowSpec
+from workloads.replay.flows import FlowResult, FlowSpec, Gate
 from workloads.replay.tcpinfo import read_tcp_info
 
 
@@ -17,7 +15,7 @@ class LiveFlow:
     """
 
     __slots__ = (
-        "actual_send", "blocked", "busy_before", "closing", "connection", "content_ok", "done", "gate", "gate_at", "head_at",
+        "actual_send", "blocked", "busy_before", "closing", "connection", "content_ok", "done", "gate", "gates", "head_at",
         "queued", "received", "released", "sent", "spec", "step",
     )  # fmt: skip
 
@@ -26,7 +24,7 @@ class LiveFlow:
         self.connection = connection
         self.released = 0
         self.gate = 0 if spec.gated else spec.bytes
-        self.gate_at = math.inf if spec.gated else -math.inf
+        self.gates: list[Gate] = []
         self.closing = False
         self.sent = 0
         self.received = 0
@@ -90,5 +88,5 @@ class LiveFlow:
             busy_s=busy,
             content_ok=self.content_ok,
             failed=failed,
-            gate_at=min(self.gate_at, now),
+            gates=tuple(self.gates),
         )
