@@ -137,10 +137,9 @@ class OpticalNetwork:
         """The circuit carries light on all its planes from ``up_s`` on; to be told as soon as that is known."""
         self._enter(now_s)
         if self._circuits.light(prefill, decode, up_s):
+            self._retry(up_s)
             for held in self._windows.all():
                 self._gate(held)
-                if self._waits(held):
-                    self._agenda.push(max(up_s, held.window.start_s), _Do.BEGIN, held.window)
         return self._leave()
 
     def circuit_failed(self, prefill: int, decode: int, reason: str, now_s: float) -> tuple[OpticalInstruction, ...]:
@@ -155,9 +154,7 @@ class OpticalNetwork:
                 if self._flows[w.transfer].started:
                     self._out.append(GiveUp(w.transfer, reason))
                 self._apply(self._plan.end(self._flows.pop(w.transfer), self._now_s))
-        for held in self._windows.all():
-            if self._waits(held):
-                self._agenda.push(max(self._now_s, held.window.start_s), _Do.BEGIN, held.window)
+        self._retry(self._now_s)
         return self._leave()
 
     def gate_drained(self, transfer: int, delivered_bytes: float, now_s: float) -> tuple[OpticalInstruction, ...]:
@@ -265,9 +262,11 @@ class OpticalNetwork:
 
     # Windows
 
-    def _waits(self, held: Held) -> bool:
-        """Whether a window has come and waits for a port that is still moving."""
-        return held.began_s is None and held.window.start_s <= self._now_s
+    def _retry(self, at_s: float) -> None:
+        """Windows that have come and wait for ports that were moving are to try again."""
+        for held in self._windows.all():
+            if held.began_s is None and held.window.start_s <= self._now_s:
+                self._agenda.push(at_s, _Do.BEGIN, held.window)
 
     def _begin(self, held: Held) -> None:
         w = held.window
@@ -336,14 +335,16 @@ class OpticalNetwork:
         if w.part == "head" and left <= 0:
             self._apply(plan.head_end(flow, self._now_s))
         elif c.overrun == "rebook" and held.gate_s is not None:
-            held.draining = True
-            self._close(flow)
+            if held.holds > 0 or left > c.grace_s * c.rate_Bps:  # else the grace may do, and nothing has to stop
+                held.draining = True
+                self._close(flow)
+            held.holds = 0 if held.draining else 1
             self._apply(plan.hold(w, self._now_s + c.grace_s, self._now_s))
         else:
             self._late(plan, held, left)
 
     def _late(self, plan: Reserved, held: Held, left: float) -> None:
         """What is left of a late window goes on in it, or in another: as the policy says, but never in next to no time."""
-        self._counts = replace(self._counts, overruns=self._counts.overruns + 1)
-        left = max(left, self.config.grace_s * self.config.rate_Bps)
-        self._apply(plan.overrun(held.window, left, self._now_s))
+        least = self.config.grace_s * self.config.rate_Bps
+        self._counts = replace(self._counts, overruns=self._counts.overruns + (left > least))
+        self._apply(plan.overrun(held.window, max(left, least), self._now_s))

@@ -137,7 +137,7 @@ class OpticalCounts:
     """``booked`` windows (or grants), ``reconfigurations`` commanded, windows that ``reused`` a standing circuit.
 
     Every window that began is one of the last two. ``misses`` are windows that came before their data, ``overruns``
-    extensions and new bookings of late ones.
+    extensions and new bookings of late ones that lacked more than the grace: less is rounding.
     """
 
     booked: int = 0

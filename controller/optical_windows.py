@@ -17,7 +17,7 @@ Key = tuple[int, Part]
 class Held:
     """A window and its life: ``began_s`` is when its circuit was commanded or found standing, ``gate_s`` when its gate opens.
 
-    ``holds`` counts how often it was held while its last bytes drained.
+    ``holds`` counts how often it was held for the grace, or while its last bytes drained.
     """
 
     window: Window

@@ -11,7 +11,7 @@ from controller.optical_config import OpticalConfig
 from controller.optical_events import OpticalInstruction
 from controller.prediction import LaplaceError
 from flowsim.circuits import CircuitError, CircuitRun, CircuitSimulation, Disturbance
-from ocs_switch.crossbar import Circuit, Crossbar, Dark, Down, Refused, Up
+from ocs_switch.crossbar import Circuit, Crossbar, Down, Refused, Up
 from workloads.serving import ChunkTimes, ChunkTokens, ServingModel
 from workloads.serving_config import ServingConfig
 from workloads.turns import Turn
@@ -30,12 +30,16 @@ class Plane:
     def __call__(self, *, prefill: int, decode: int, now_s: float, fresh: bool) -> float:
         a, b = prefill, self.prefill + decode
         self.commands.append((now_s, prefill, decode))
-        if (prefill, decode) in self.broken:
-            raise CircuitError("a mirror is stuck")
+        broken = (prefill, decode) in self.broken
         events = list(self.crossbar.advance(now_s))
+        for port in (a, b):
+            peer = self.crossbar.peer(port)
+            if broken and peer is not None:
+                events += self.crossbar.disconnect(port, peer, now_s)
         if fresh:
             events += self.crossbar.disconnect(a, b, now_s)
-        events += self.crossbar.connect(a, b, now_s, replace=True)
+        if not broken:
+            events += self.crossbar.connect(a, b, now_s, replace=True)
         up_s = now_s
         for event in events:
             assert not isinstance(event, Refused), event
@@ -44,8 +48,10 @@ class Plane:
                 self.lit.setdefault(pair, []).append([event.at_s, float("inf")])
             elif isinstance(event, Down):
                 self.lit[pair][-1][1] = event.at_s
-            elif isinstance(event, Dark) and event.circuit == Circuit.of(a, b):
+            elif event.circuit == Circuit.of(a, b):
                 up_s = event.until_s
+        if broken:
+            raise CircuitError("a mirror is stuck")
         return up_s
 
     def was_lit(self, prefill: int, decode: int, start_s: float, end_s: float) -> bool:
