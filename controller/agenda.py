@@ -14,6 +14,15 @@ from typing import Generic, TypeVar
 Subject = TypeVar("Subject")
 
 
+class Do(IntEnum):
+    """What is due; of one instant in this order, so that what is over is over before what follows is commanded."""
+
+    END = 0
+    ASK = 1
+    MISS = 2
+    BEGIN = 3
+
+
 class Agenda(Generic[Subject]):
     """Things due; ``is_void`` says of a subject that nothing is to be done about it any more."""
 

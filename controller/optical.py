@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from enum import IntEnum
 from typing import Literal
 
-from controller.agenda import Agenda
+from controller.agenda import Agenda, Do
 from controller.bookings import Bookings, Change
 from controller.calendar import Part, Window
 from controller.circuit_aware import CircuitAware
@@ -33,33 +32,25 @@ from controller.optical_events import (
     TransferNotice,
     WindowRecord,
 )
-from controller.optical_plan import Flow, Reserved, plan_of
+from controller.optical_plan import Errors, Flow, Reserved, plan_of
 from controller.optical_windows import Held, Windows
-from controller.prediction import LaplaceError
-
-
-class _Do(IntEnum):
-    """What is due; of one instant in this order, so that what is over is over before what follows is commanded."""
-
-    END = 0
-    ASK = 1
-    MISS = 2
-    BEGIN = 3
 
 
 class OpticalNetwork:
     """Every method takes one stimulus and returns what is to be done about it, in this order.
 
-    ``left_bytes`` is asked for the undelivered bytes per port of a started transfer, the largest of its flows. ``error``
-    makes predictions wrong. Times that fall are taken as the present, so reports may be older than what was told before.
+    ``left_bytes`` is asked for the undelivered bytes per port of a started transfer, the largest of its flows. ``errors``
+    gives each transfer its errors of prediction: drawn for it alone, they are the same in every engine. Times that fall are
+    taken as the present, so reports may be older than what was told before.
     Raises OpticalError or BookingError for a stimulus that makes no sense; the network is not to be used after that.
     """
 
-    def __init__(self, config: OpticalConfig, *, left_bytes: Callable[[int], float], error: LaplaceError | None = None) -> None:
+    def __init__(self, config: OpticalConfig, *, left_bytes: Callable[[int], float], errors: Errors | None = None) -> None:
         c = self.config = config
         self.bookings = Bookings(c.prefill, c.decode, rate_Bps=c.rate_Bps, tau_s=c.tau_s, reuse=c.reuse)
         self._left_bytes = left_bytes
-        self._plan = plan_of(c, self.bookings, error)
+        self._errors = errors
+        self._plan = plan_of(c, self.bookings)
         self._reserved = self._plan if isinstance(self._plan, Reserved) else None
         self._now_s = -math.inf
         self._flows: dict[int, Flow] = {}
@@ -93,7 +84,7 @@ class OpticalNetwork:
         """A turn has arrived; of use under ``admission`` alone."""
         self._enter(now_s)
         if self.config.policy == "admission" and self._reserved is not None:
-            flow = self._flows[notice.transfer] = Flow.queued(notice)
+            flow = self._flows[notice.transfer] = Flow.of(notice, notice.last_chunk_bytes, self._errors)
             self._apply(self._reserved.queued(flow, self._now_s))
         return self._leave()
 
@@ -196,10 +187,10 @@ class OpticalNetwork:
                 continue
             held = self._windows.of(subject)
             assert held is not None
-            if what is _Do.BEGIN:
+            if what is Do.BEGIN:
                 self._begin(held)
             elif self._reserved is not None:
-                if what is _Do.END:
+                if what is Do.END:
                     self._overrun(self._reserved, held)
                 else:
                     self._miss(self._reserved, held)
@@ -216,11 +207,11 @@ class OpticalNetwork:
         """A window is new or has moved: what is to happen, and when."""
         window = held.window
         if held.began_s is None:
-            self._agenda.push(window.start_s, _Do.BEGIN, window)
+            self._agenda.push(window.start_s, Do.BEGIN, window)
             if not self._flows[window.transfer].known(window.part):
-                self._agenda.push(window.data_s + self.config.grace_s, _Do.MISS, window)
+                self._agenda.push(window.data_s + self.config.grace_s, Do.MISS, window)
         if window.end_s < math.inf:
-            self._agenda.push(window.end_s, _Do.END, window)
+            self._agenda.push(window.end_s, Do.END, window)
 
     # Transfers
 
@@ -232,7 +223,7 @@ class OpticalNetwork:
         elif flow is not None:
             raise OpticalError(f"transfer {notice.transfer} has started before")
         else:
-            flow = self._flows[notice.transfer] = Flow(notice, notice.tail_bytes)
+            flow = self._flows[notice.transfer] = Flow.of(notice, notice.tail_bytes, self._errors)
         flow.start(notice, releases)
         if self._reserved is not None:
             self._apply(self._reserved.started(flow, self._now_s))
@@ -240,7 +231,7 @@ class OpticalNetwork:
         if ask_s <= self._now_s:
             self._ask(flow)
         else:
-            self._agenda.push(ask_s, _Do.ASK, flow)
+            self._agenda.push(ask_s, Do.ASK, flow)
         for held in self._windows.of_transfer(notice.transfer):
             self._gate(held)
 
@@ -266,7 +257,7 @@ class OpticalNetwork:
         """Windows that have come and wait for ports that were moving are to try again."""
         for held in self._windows.all():
             if held.began_s is None and held.window.start_s <= self._now_s:
-                self._agenda.push(at_s, _Do.BEGIN, held.window)
+                self._agenda.push(at_s, Do.BEGIN, held.window)
 
     def _begin(self, held: Held) -> None:
         w = held.window
@@ -275,7 +266,7 @@ class OpticalNetwork:
         if held.began_s is not None or (free_s == math.inf and not stands):
             return
         if free_s > self._now_s and not stands:
-            self._agenda.push(free_s, _Do.BEGIN, w)
+            self._agenda.push(free_s, Do.BEGIN, w)
             return
         held.began_s, held.reused = self._now_s, stands
         if stands:

@@ -15,12 +15,20 @@ from controller.bookings import Booked, Bookings, Change, Freed
 from controller.calendar import Part, Window
 from controller.fifo import CircuitFifo, Granted
 from controller.optical_config import OpticalConfig
-from controller.optical_events import QueuedNotice, Releases, TransferNotice
+from controller.optical_events import Releases, TransferNotice
 from controller.prediction import LaplaceError
 from controller.reservation import Job, LastChunk, ReservationScheduler, streaming_start
 
 Predict = Callable[[float], float]
-"""A true time → what is predicted for it (controller/prediction.py)."""
+"""A true time in seconds → what is predicted for it (controller/prediction.py)."""
+
+Errors = Callable[[int], LaplaceError]
+"""A transfer → the errors of what is predicted of it."""
+
+
+def exact(true_s: float) -> float:
+    """A prediction without an error."""
+    return true_s
 
 
 @dataclass(slots=True)
@@ -34,6 +42,7 @@ class Flow:
 
     notice: TransferNotice
     last_chunk_bytes: int
+    predict: Predict
     released_at_s: tuple[float, ...] = ()
     released_bytes: tuple[int, ...] = ()
     started: bool = False
@@ -48,8 +57,8 @@ class Flow:
         self.job = Job(n.transfer, n.prefill, n.decode, n.head_bytes, n.tail_bytes, n.mode == "pull")
 
     @classmethod
-    def queued(cls, notice: QueuedNotice) -> Flow:
-        return cls(notice, notice.last_chunk_bytes)
+    def of(cls, notice: TransferNotice, last_chunk_bytes: int, errors: Errors | None) -> Flow:
+        return cls(notice, last_chunk_bytes, exact if errors is None else errors(notice.transfer).predict)
 
     def start(self, notice: TransferNotice, releases: Releases) -> None:
         """The transfer has started: from here on everything is known exactly."""
@@ -76,16 +85,15 @@ class Flow:
 
 
 class Reserved:
-    """Windows booked by the reservation scheduler. ``predict`` is applied to all that the scheduler is told of the future."""
+    """Windows booked by the reservation scheduler, which is told of the future what a flow's ``predict`` makes of it."""
 
-    def __init__(self, scheduler: ReservationScheduler, *, layers: int, predict: Predict) -> None:
+    def __init__(self, scheduler: ReservationScheduler, *, layers: int) -> None:
         self.scheduler = scheduler
         self._layers = layers
-        self._predict = predict
 
     def queued(self, flow: Flow, now_s: float) -> tuple[Change, ...]:
         """The turn has arrived."""
-        start_s = self._predicted_s(now_s, flow.notice.prefill_start_s)
+        start_s = self._start_s(flow, now_s)
         return self.scheduler.arrival(flow.job, start_s=start_s, last_chunk=self._chunk(flow, start_s), now_s=now_s)
 
     def started(self, flow: Flow, now_s: float) -> tuple[Change, ...]:
@@ -100,7 +108,7 @@ class Reserved:
     def ask(self, flow: Flow, now_s: float) -> tuple[Change, ...]:
         """The last chunk starts."""
         at_s = flow.notice.last_chunk_start_s
-        duration_s = self._predict(flow.notice.prefill_end_s - at_s)
+        duration_s = flow.predict(flow.notice.prefill_end_s - at_s)
         chunk = LastChunk(at_s, duration_s, flow.last_chunk_bytes)
         return self.scheduler.last_chunk(flow.job.transfer, chunk, now_s=max(now_s, at_s))
 
@@ -124,7 +132,7 @@ class Reserved:
 
     def miss(self, flow: Flow, part: Part, least_s: float, now_s: float) -> tuple[Change, ...]:
         """The window has come and its prefill has not: predict anew, not before ``least_s``, and book for then."""
-        start_s = self._predicted_s(now_s, flow.notice.prefill_start_s)
+        start_s = self._start_s(flow, now_s)
         if part == "head":
             ready_s = start_s
         else:
@@ -134,18 +142,19 @@ class Reserved:
             ready_s = ends_s if part == "all" else streaming_start(chunk, self._layers, flow.job.tail_bytes, rate_Bps)
         return self.scheduler.miss(flow.job.transfer, part, max(ready_s, least_s), now_s=now_s)
 
-    def _predicted_s(self, from_s: float, true_s: float) -> float:
-        """A predicted instant: the error is that of the time from ``from_s`` until then."""
-        wait_s = max(0.0, true_s - from_s)
-        predicted_s = self._predict(wait_s)
-        return max(from_s, true_s) if predicted_s == wait_s else from_s + predicted_s
+    def _start_s(self, flow: Flow, now_s: float) -> float:
+        """The predicted start of the prefill: the error is that of the wait until then."""
+        true_s = flow.notice.prefill_start_s
+        wait_s = max(0.0, true_s - now_s)
+        predicted_s = flow.predict(wait_s)
+        return max(now_s, true_s) if predicted_s == wait_s else now_s + predicted_s
 
     def _chunk(self, flow: Flow, start_s: float) -> LastChunk:
         """The last chunk of a prefill that is predicted to start at ``start_s``."""
         notice = flow.notice
         begin_s, last_s = notice.prefill_start_s, notice.last_chunk_start_s
-        before_s = self._predict(last_s - begin_s)
-        duration_s = self._predict(notice.prefill_end_s - last_s)
+        before_s = flow.predict(last_s - begin_s)
+        duration_s = flow.predict(notice.prefill_end_s - last_s)
         exact = start_s == begin_s and before_s == last_s - begin_s
         return LastChunk(last_s if exact else start_s + before_s, duration_s, flow.last_chunk_bytes)
 
@@ -189,9 +198,9 @@ class Asked:
 Plan = Reserved | Asked
 
 
-def plan_of(config: OpticalConfig, bookings: Bookings, error: LaplaceError | None) -> Plan:
+def plan_of(config: OpticalConfig, bookings: Bookings) -> Plan:
     """The plan of a policy. ``bookings`` stays empty without reservation."""
     if config.policy == "none" or config.policy == "after":
         return Asked(CircuitFifo(tau_s=config.tau_s, reuse=config.reuse), after=config.policy == "after")
     scheduler = ReservationScheduler(bookings, layers=config.layers, policy=config.policy, overrun=config.overrun)
-    return Reserved(scheduler, layers=config.layers, predict=error.predict if error is not None else lambda true_s: true_s)
+    return Reserved(scheduler, layers=config.layers)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from controller.optical import OpticalNetwork
 from controller.optical_config import OpticalConfig
 from controller.optical_events import OpticalInstruction
-from controller.prediction import LaplaceError
+from controller.optical_plan import Errors
 from flowsim.circuits import CircuitError, CircuitRun, CircuitSimulation, Disturbance
 from ocs_switch.crossbar import Circuit, Crossbar, Down, Refused, Up
 from workloads.serving import ChunkTimes, ChunkTokens, ServingModel
@@ -65,8 +65,8 @@ class Plane:
 class Nagged(OpticalNetwork):
     """Gets every timer it ever set over and over again, which must change nothing."""
 
-    def __init__(self, config: OpticalConfig, *, left_bytes: Callable[[int], float], error: LaplaceError | None) -> None:
-        super().__init__(config, left_bytes=left_bytes, error=error)
+    def __init__(self, config: OpticalConfig, *, left_bytes: Callable[[int], float], errors: Errors | None) -> None:
+        super().__init__(config, left_bytes=left_bytes, errors=errors)
         self._fired: list[int] = []
 
     def timer_fired(self, token: int, now_s: float) -> tuple[OpticalInstruction, ...]:
@@ -92,7 +92,7 @@ def simulate(
     turns: list[Turn],
     *,
     circuit_aware: bool = False,
-    error: LaplaceError | None = None,
+    errors: Errors | None = None,
     disturbance: Disturbance | None = None,
     broken: frozenset[tuple[int, int]] = frozenset(),
     nagged: bool = False,
@@ -101,7 +101,7 @@ def simulate(
     def left_bytes(transfer: int) -> float:
         return simulation.left_bytes(transfer)
 
-    network = (Nagged if nagged else OpticalNetwork)(optical, left_bytes=left_bytes, error=error)
+    network = (Nagged if nagged else OpticalNetwork)(optical, left_bytes=left_bytes, errors=errors)
     model = ServingModel(serving, times, tokens, network.decode_choice("circuit" if circuit_aware else "load"))
     plane = Plane(Crossbar(serving.prefill + serving.decode, optical.tau_s), serving.prefill, broken)
     simulation = CircuitSimulation(model, network, plane, disturbance, lookahead_s=lookahead_s)

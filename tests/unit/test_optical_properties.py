@@ -36,10 +36,13 @@ class Case:
     median: float
     seed: int
 
+    def errors(self, transfer: int) -> LaplaceError:
+        return LaplaceError(self.median, random.Random(100 * self.seed + transfer))
+
     def run(self, disturbance: Disturbance | None = None, *, broken: frozenset[tuple[int, int]] = frozenset()) -> Outcome:
         return simulate(
             self.serving, self.optical, chunk_times, chunk_tokens, self.turns,
-            circuit_aware=self.circuit_aware, error=LaplaceError(self.median, random.Random(self.seed)),
+            circuit_aware=self.circuit_aware, errors=self.errors,
             disturbance=disturbance, broken=broken, nagged=True, lookahead_s=0.9 * self.serving.lookahead_s,
         )  # fmt: skip
 
