@@ -24,9 +24,10 @@ from topo.flowtext import Flow, parse_flows
 START_S = 15.0
 """Longest a daemon may take to answer, and a command to be carried out."""
 
-SEND_BUFFER = 64 << 20
-"""Bytes of the one packet socket through which the userspace datapath sends. At the kernel's default (208 KiB) whatever waits in
-a shaper or a backlog fills it, and what comes then is lost without a counter. The default itself belongs to the machine."""
+BUFFER = 64 << 20
+"""Bytes of each packet socket of the userspace datapath: it reads every port through one and sends through one. At the kernel's
+default (208 KiB) the dozen jumbo frames that arrive while it looks elsewhere are lost without a counter, and so is what waits
+behind a shaper. The default itself (``net.core.wmem_default``) belongs to the whole machine, and cannot be set in a namespace."""
 
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": "1073741824", "MALLOC_TOP_PAD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "33554432"}
 """glibc keeps what vswitchd frees. For each batch of packets userspace TSO allocates room for 64 KB frames and frees it again; by
@@ -35,7 +36,7 @@ default each time the heap is given back to the kernel and asked for anew, which
 Datapath = Literal["user", "kernel", "auto"]
 _COMMANDS = ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl", "ovs-appctl")
 _PIDFD_GETFD = 438
-_SO_SNDBUFFORCE = 32
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _PROTOCOLS = "OpenFlow13,OpenFlow15"
 _MAX_SOCKET_PATH = 100
 
@@ -91,7 +92,7 @@ class PrivateOvs:
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._database = f"unix:{self.directory / 'db.sock'}"
         self._control = {name: self.directory / f"{name}.ctl" for name in ("ovsdb-server", "ovs-vswitchd")}
-        self._grown = False
+        self._reading: set[int] = set()
         had = os.sched_getaffinity(0)
         try:
             if cpus is not None:
@@ -193,8 +194,8 @@ class PrivateOvs:
             words += ["max_backoff=1000", "inactivity_probe=5000"]
         self._vsctl(*words)
         self._read_back(name, dpid, ports, kind)
-        if self.datapath == "user" and ports and not self._grown:
-            self._grow_send_buffer(name, ports[0][1])
+        if self.datapath == "user" and ports:
+            self._grow_buffers(name, ports)
 
     def _read_back(self, name: str, dpid: int, ports: Sequence[tuple[str, int]], kind: str) -> None:
         bridge = self._rows("Bridge", "name,datapath_type,datapath_id,fail_mode,protocols", name)[0]
@@ -232,22 +233,26 @@ class PrivateOvs:
                 found[str(bridge["name"])] = ControllerState(str(row["target"]), bool(row["is_connected"]))
         return found
 
-    def _grow_send_buffer(self, bridge: str, port: int) -> None:
-        """Give vswitchd's sending socket a buffer of SEND_BUFFER.
+    def _grow_buffers(self, bridge: str, ports: Sequence[tuple[str, int]]) -> None:
+        """Give vswitchd's packet sockets buffers of BUFFER.
 
-        ``net.core.wmem_default`` cannot be set from within a network namespace, and is the whole machine's where it can. The
-        socket is made when the first packet leaves, so one does: a frame of the ethertype for experiments, to nobody.
+        The one that sends is made when the first packet leaves, so one does: a frame of the ethertype for experiments, to nobody.
         """
         frame = "01005e00000002000000000088b5" + "00" * 46
-        self.ofctl("packet-out", bridge, f"in_port=controller packet={frame} actions=output:{port}")
+        self.ofctl("packet-out", bridge, f"in_port=controller packet={frame} actions=output:{ports[0][1]}")
+        self._reading |= {socket.if_nametoindex(device) for device, _ in ports}
         until = time.monotonic() + START_S
-        while not (sizes := _force_send_buffers(self._daemons[-1].pid, SEND_BUFFER)):
+        while not self._reading | {0} <= _grow_packet_sockets(self._daemons[-1].pid):
             if time.monotonic() > until:
-                raise OvsError(f"{bridge}: vswitchd opened no packet socket to send by within {START_S:g} s")
+                raise OvsError(f"{bridge}: vswitchd did not open a packet socket for every port within {START_S:g} s")
             time.sleep(0.002)
-        if min(sizes) < SEND_BUFFER:
-            raise OvsError(f"vswitchd's send buffer was set to {SEND_BUFFER} bytes and reads {min(sizes)}")
-        self._grown = True
+
+    def buffer_faults(self) -> list[str]:
+        """Ports whose packet socket was made anew since, and has the kernel's small buffer; read now. None in the kernel's."""
+        if self.datapath == "kernel":
+            return []
+        small = self._reading - _grow_packet_sockets(self._daemons[-1].pid, grow=False)
+        return [f"interface {index}: vswitchd reads it through a small buffer" for index in sorted(small)]
 
     def close(self) -> None:
         """End both daemons, the switch first, and wait for them."""
@@ -281,24 +286,33 @@ def _plain(cell: object) -> object:
     return value
 
 
-def _force_send_buffers(pid: int, size: int) -> list[int]:
-    """Set the send buffer of every packet socket of a process that receives nothing; what each then has."""
+def _grow_packet_sockets(pid: int, *, grow: bool = True) -> set[int]:
+    """Interface indices (0: the one that sends) of a process's packet sockets whose buffers, grown if they may be, are BUFFER.
+
+    The descriptors are copies that this process closes again. Raises OvsError where the kernel forbids copying them.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     pidfd = os.pidfd_open(pid)
-    found = []
+    found = set()
     try:
         for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):
+            with suppress(FileNotFoundError):
                 if not os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
                     continue
                 fd = libc.syscall(_PIDFD_GETFD, pidfd, int(name), 0)
                 if fd < 0:
                     raise OvsError(f"vswitchd's sockets cannot be reached: {os.strerror(ctypes.get_errno())}")
                 with socket.socket(fileno=fd) as copy:
-                    if copy.family != socket.AF_PACKET or copy.getsockname()[0]:  # bound to a device: one that receives
+                    if copy.family != socket.AF_PACKET:
                         continue
-                    copy.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, size)
-                    found.append(copy.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2)
+                    device = copy.getsockname()[0]
+                    for grown, read in ((_SO_SNDBUFFORCE, socket.SO_SNDBUF), (_SO_RCVBUFFORCE, socket.SO_RCVBUF)):
+                        if grow:
+                            copy.setsockopt(socket.SOL_SOCKET, grown, BUFFER)
+                        if copy.getsockopt(socket.SOL_SOCKET, read) < BUFFER:
+                            break
+                    else:
+                        found.add(socket.if_nametoindex(device) if device else 0)
     finally:
         os.close(pidfd)
     return found

@@ -52,11 +52,14 @@ def test_rules_are_read_as_they_were_put(tmp_path: Path) -> None:
         assert (flow.priority, flow.cookie, flow.in_port, flow.output) == (7, 42, 1, 2)
 
 
-def test_the_sending_socket_has_room(tmp_path: Path) -> None:
-    with ports(2) as devices, PrivateOvs(tmp_path) as switch:
+def test_packet_sockets_have_room_and_a_small_one_is_named(tmp_path: Path) -> None:
+    with ports(2) as devices, PrivateOvs(tmp_path, datapath="user") as switch:
         switch.add_bridge("ocs0", DPID, devices, None)
-        sizes = ovs._force_send_buffers(switch.pids[-1], ovs.SEND_BUFFER)
-        assert sizes == [ovs.SEND_BUFFER]
+        assert ovs._grow_packet_sockets(switch.pids[-1], grow=False) == {0, 100, 102}
+        assert switch.buffer_faults() == []
+        switch._vsctl("del-port", "ocs0", "s1")
+        switch._vsctl("add-port", "ocs0", "s1")  # its socket is made anew
+        assert switch.buffer_faults() == ["interface 102: vswitchd reads it through a small buffer"]
 
 
 def test_a_missing_device_is_named(tmp_path: Path) -> None:
