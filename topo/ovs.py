@@ -255,7 +255,14 @@ class PrivateOvs:
         return [f"interface {index}: vswitchd reads it through a small buffer" for index in sorted(small)]
 
     def close(self) -> None:
-        """End both daemons, the switch first, and wait for them."""
+        """End both daemons, the switch first, and wait for them.
+
+        The switch is asked to take its own interfaces down, which outlive it otherwise; no answer is no reason not to end it.
+        """
+        if len(self._daemons) > 1 and self._daemons[-1].poll() is None:
+            with suppress(OvsError, subprocess.TimeoutExpired):
+                self.appctl("--timeout=5", "exit", "--cleanup")
+                self._daemons[-1].wait(5)
         for daemon in reversed(self._daemons):
             if daemon.poll() is None:
                 daemon.terminate()

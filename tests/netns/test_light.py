@@ -31,6 +31,7 @@ SO_RCVBUFFORCE = 33
 def link(mtu: int = 1500) -> Iterator[tuple[Namespace, Light, socket.socket, socket.socket]]:
     """A link with a shutter at one end; a sender at the other, and a tap behind the shutter."""
     here = Namespace.current("here")
+    here.sysctl({"net.ipv6.conf.default.disable_ipv6": "1"})  # else it sends of its own accord, and is counted
     near, far = links.VethEnd(here.fd, NEAR, "near", None), links.VethEnd(here.fd, FAR, "far", None)
     here.netlink.apply([links.veth(near, far, mtu=mtu, queue_length=1000)])
     here.netlink.apply([links.set_link(index, "end", up=True) for index in (NEAR, FAR)])

@@ -32,7 +32,9 @@ CODE_FOLDERS = [*MAY_IMPORT, "tests", "benchmarks"]
 # The adapters, module or package, and what each touches. Every other module outside kvfabric/ is pure.
 EDGE: dict[str, str] = {
     "ocs_switch.bpf": "the bpf system call",
+    "ocs_switch.probes": "packet sockets on the KV NICs",
     "ocs_switch.shutters": "the shutters of a cluster, by plane and port",
+    "ocs_switch.fence": "the switch's control socket",
     "ocs_switch.light": "a program at the switch's ports, and the array it reads",
     "topo.emulated": "builds a fabric with Mininet",
     "topo.emulated_optical": "builds the planes with Mininet and Open vSwitch",
