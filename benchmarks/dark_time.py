@@ -41,6 +41,7 @@ RATE = 10_000.0
 DRAIN_S = 0.5e-3
 """Between the dark and the change of rules: what had passed the shutter is through the switch by then."""
 _SETTLE_S = 6e-3
+_STAMP_S = 0.1e-3  # from a frame's stamp to the shutter
 _AHEAD_NS = 200_000  # the instant of light must not be past when it is written, or it is not exact
 _PAUSE_S = 0.02
 _LEAD_S = 0.2
@@ -59,9 +60,9 @@ class Plane:
     def connect(self, a: int, b: int, left: int, tau_s: float) -> tuple[int, int, bool]:
         """Move ``a`` from its circuit with ``left`` to one with ``b``: (dark from, lit from, lit no later than τ asked)."""
         ends = [PlanePort(0, port) for port in (a, b)]
-        self.shutters.shut([PlanePort(0, left)])
-        began = self.shutters.shut(ends)
-        sleep(min(DRAIN_S, tau_s / 4))
+        began = monotonic_ns() + _AHEAD_NS
+        self.shutters.shut([*ends, PlanePort(0, left)], began)
+        sleep(min(DRAIN_S, tau_s / 4) + _AHEAD_NS / 1e9)
         self.switch.change([(a + 1, left + 1), (left + 1, a + 1)], [(a + 1, b + 1), (b + 1, a + 1)])
         if self.how == "settle":
             sleep(_SETTLE_S)
@@ -112,14 +113,17 @@ def plane(how: str) -> Iterator[tuple[Plane, Probes]]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of all moves at one τ. Times in seconds. ``late``: moves whose rules were not sure to be in place at τ."""
+    """Of all moves at one τ. Times in seconds. ``outside``: moves whose darkness, as the stream bounds it, is not what
+    was set. ``late``: moves whose rules were not sure to be in place at τ."""
 
     tau_s: float
     moves: int
     errors_s: tuple[float, ...]
+    outside: int
     late: int
     wrong: int
     standing_lost: int
+    lost_besides: int
     first_arrived: int
     ready_s: tuple[float, ...]
 
@@ -143,7 +147,7 @@ def moves_at(tau_s: float, count: int, how: str) -> Outcome:
                 ready.append((monotonic_ns() - began) / 1e9)
                 late += not in_time
                 sleep(max(0.0, (lit - monotonic_ns()) / 1e9) + _PAUSE_S)
-                spans.append((range(first, streams.sent), TARGETS[at], TARGETS[1 - at], lit))
+                spans.append((range(first, streams.sent), TARGETS[at], TARGETS[1 - at], began, lit))
                 at = 1 - at
             sleep(0.05)
             streams.stop()
@@ -151,18 +155,21 @@ def moves_at(tau_s: float, count: int, how: str) -> Outcome:
             for arrival in probes.collect():
                 arrivals[arrival.source].setdefault(arrival.port, set()).add(arrival.number)
             sent, standing = streams.sent_ns(MOVED), streams.sent
-        errors, wrong, firsts = [], 0, 0
-        for span, before, after, lit in spans:
-            seen = move(sent, arrivals[MOVED], before, after, span)
+        errors, wrong, firsts, besides, outside = [], 0, 0, 0, 0
+        for span, before, after, began, lit in spans:
+            seen = move(sent, arrivals[MOVED], before, after, span, (began, lit))
             if seen is None:
                 raise NoFigureError(f"a move of {tau_s * 1e3:g} ms was never dark")
             errors.append(seen.gap.dark_s - tau_s)
+            dark_s = (lit - began) / 1e9
+            outside += not seen.gap.least_s - _STAMP_S <= dark_s <= seen.gap.most_s + _STAMP_S
             wrong += seen.wrong
+            besides += seen.lost_besides
             should = next(place for place in span if sent[place] > lit + 100_000)
             firsts += seen.gap.first_after <= should
         lost_standing = lost(standing, arrivals[STANDING].get(STANDING_PEER, set()))
         wrong += sum(len(numbers) for port, numbers in arrivals[STANDING].items() if port != STANDING_PEER)
-    return Outcome(tau_s, count, tuple(errors), late, wrong, lost_standing, firsts, tuple(ready))
+    return Outcome(tau_s, count, tuple(errors), outside, late, wrong, lost_standing, besides, firsts, tuple(ready))
 
 
 def _p99(values: Sequence[float]) -> float:
@@ -177,13 +184,15 @@ def measure(arguments: Sequence[str]) -> int:
     for item in outcomes:
         off = [abs(value) * 1e3 for value in item.errors_s]
         rows.append(
-            (item.tau_s * 1e3, item.moves, statistics.median(off), _p99(off), max(off), item.late, item.wrong,
-             item.standing_lost, item.first_arrived, statistics.median(item.ready_s) * 1e3, max(item.ready_s) * 1e3)
+            (item.tau_s * 1e3, item.moves, statistics.median(off), _p99(off), max(off), item.outside, item.late, item.wrong,
+             item.standing_lost, item.lost_besides, item.first_arrived, statistics.median(item.ready_s) * 1e3,
+             max(item.ready_s) * 1e3)
         )  # fmt: skip
     columns = (
         number("τ", "ms"), number("moves"), number("|dark − τ| median", "ms"), number("p99", "ms"), number("most", "ms"),
-        number("late"), number("on a wrong circuit"), number("lost by the circuit left alone"),
-        number("first packet after up arrived"), number("rules in place after", "ms"), number("most", "ms"),
+        number("not as set"), number("late"), number("on a wrong circuit"), number("lost by the circuit left alone"),
+        number("lost outside the dark"), number("first packet after up arrived"), number("rules in place after", "ms"),
+        number("most", "ms"),
     )  # fmt: skip
     title = f"Dark time of moved circuits, {RATE:g} frames/s, fence: {asked.fence}"
     print_figures([Figures(title, columns, tuple(rows))], vars(asked), as_json=asked.json)

@@ -60,28 +60,32 @@ def lost(sent: int, arrived: Collection[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A port that was joined to ``before`` was moved to ``after``: the darkness in between, and frames on a wrong circuit."""
+    """A port that was joined to ``before`` was moved to ``after``: the darkness in between, frames on a wrong circuit, and frames
+    lost at any other time."""
 
     gap: Gap
     wrong: int
+    lost_besides: int
 
 
-def move(sent_ns: Sequence[int], arrivals: Mapping[int, Collection[int]], before: int, after: int,
-         span: range) -> Move | None:  # fmt: skip
-    """The move seen by the frames of ``span``; None where it was never dark or never lit again.
+def move(sent_ns: Sequence[int], arrivals: Mapping[int, Collection[int]], before: int, after: int, span: range,
+         dark_ns: tuple[int, int]) -> Move | None:  # fmt: skip
+    """The move that was to be dark from ``dark_ns[0]`` to ``dark_ns[1]``, as the frames of ``span`` saw it; None where it was not
+    dark then, or never lit again. The longest gap that meets that time is the move.
 
-    ``arrivals`` has the numbers that arrived, by port. The longest gap is the move. A frame is on a wrong circuit if it arrived
-    at ``before`` after the gap, at ``after`` before it, or at any third port.
+    ``arrivals`` has the numbers that arrived, by port. A frame is on a wrong circuit if it arrived at ``before`` after the
+    gap, at ``after`` before it, or at any third port.
     """
     here = {port: {number for number in numbers if number in span} for port, numbers in arrivals.items()}
     seen = gaps(sent_ns, here.get(before, set()) | here.get(after, set()))
-    if not seen:
+    meeting = [one for one in seen if one.last_before_ns <= dark_ns[1] and one.first_after_ns >= dark_ns[0]]
+    if not meeting:
         return None
-    gap = max(seen, key=lambda one: one.lost)
+    gap = max(meeting, key=lambda one: one.lost)
     wrong = sum(number > gap.last_before for number in here.get(before, ()))
     wrong += sum(number < gap.first_after for number in here.get(after, ()))
     wrong += sum(len(numbers) for port, numbers in here.items() if port not in (before, after))
-    return Move(gap, wrong)
+    return Move(gap, wrong, sum(one.lost for one in seen) - gap.lost)
 
 
 Reach = Mapping[int, Mapping[int, Collection[int]]]

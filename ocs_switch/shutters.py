@@ -44,7 +44,11 @@ class Shutters:
         self.light.close()
 
     def shut(self, places: Iterable[PlanePort], from_ns: int | None = None, until_ns: int = FOR_EVER) -> int:
-        """Cut the light of ports at one instant, by default now; what that instant is. Raises KeyError for no port."""
+        """Cut the light of ports at one instant, by default now; what that instant is. Raises KeyError for no port.
+
+        To be exact to the instant ``from_ns`` has to be a little ahead (a fifth of a millisecond): a process may be interrupted
+        between reading the clock and storing. So has the ``until_ns`` of a port that is dark.
+        """
         at = time.monotonic_ns() if from_ns is None else from_ns
         for place in places:
             self.light.shut(self.indices[place], at, until_ns)

@@ -11,6 +11,7 @@ from ocs_switch.darkness import astray, gaps, lost, move
 pytestmark = pytest.mark.unit
 
 STEP_NS = 100_000
+MIDDLE_NS = 49 * STEP_NS, 55 * STEP_NS
 
 
 def stream(count: int) -> list[int]:
@@ -38,7 +39,7 @@ def test_what_gaps_miss_is_only_at_the_ends(arrived: set[int]) -> None:
 
 
 def test_a_clean_move_has_no_frame_on_a_wrong_circuit() -> None:
-    found = move(stream(100), {2: range(40), 3: range(60, 100)}, 2, 3, range(100))
+    found = move(stream(100), {2: range(40), 3: range(60, 100)}, 2, 3, range(100), MIDDLE_NS)
     assert found is not None
     assert (found.gap.lost, found.wrong) == (20, 0)
 
@@ -52,20 +53,26 @@ def test_a_clean_move_has_no_frame_on_a_wrong_circuit() -> None:
     ],
 )
 def test_frames_on_a_wrong_circuit_are_counted(arrivals: dict[int, list[int]], wrong: int) -> None:
-    found = move(stream(100), arrivals, 2, 3, range(100))
+    found = move(stream(100), arrivals, 2, 3, range(100), MIDDLE_NS)
     assert found is not None
     assert found.wrong == wrong
 
 
+def test_frames_lost_at_another_time_are_not_the_move() -> None:
+    found = move(stream(100), {2: [*range(10), *range(45, 49)], 3: range(60, 100)}, 2, 3, range(100), MIDDLE_NS)
+    assert found is not None
+    assert (found.gap.last_before, found.gap.lost, found.wrong, found.lost_besides) == (48, 11, 0, 35)
+
+
 def test_only_the_span_asked_for_counts() -> None:
-    found = move(stream(300), {2: [*range(40), 250], 3: range(60, 100)}, 2, 3, range(100))
+    found = move(stream(300), {2: [*range(40), 250], 3: range(60, 100)}, 2, 3, range(100), MIDDLE_NS)
     assert found is not None
     assert found.wrong == 0
 
 
 def test_a_move_that_was_never_dark_or_never_lit_again_is_none() -> None:
-    assert move(stream(100), {2: range(50), 3: range(50, 100)}, 2, 3, range(100)) is None
-    assert move(stream(100), {2: range(50)}, 2, 3, range(100)) is None
+    assert move(stream(100), {2: range(50), 3: range(50, 100)}, 2, 3, range(100), MIDDLE_NS) is None
+    assert move(stream(100), {2: range(50)}, 2, 3, range(100), MIDDLE_NS) is None
 
 
 def test_light_that_goes_as_the_circuits_say_is_no_complaint() -> None:
