@@ -126,10 +126,7 @@ class CircuitRun:
             overrun=ocs.overrun,
             grace_s=scale.to_real_time(_GRACE_EMU_S),
         )
-        error = None
-        if ocs.prediction_error:
-            error = LaplaceError(ocs.prediction_error, random.Random(f"prediction {self._scenario.seed}"))
-        network = OpticalNetwork(config, left_bytes=lambda t: driver.left_bytes(t), error=error)  # noqa: PLW0108 - made next
+        network = OpticalNetwork(config, left_bytes=lambda t: driver.left_bytes(t), errors=self._error_of)  # noqa: PLW0108 - made next
         driver = CircuitDriver(
             network, engine, self._testbed.client, self._testbed.optical, scale,
             epoch=epoch,
@@ -141,6 +138,10 @@ class CircuitRun:
         choose = network.decode_choice(wanted, slack=ocs.slack)
         at: Literal["start", "arrival"] = "arrival" if ocs.policy == "admission" else "start"
         return serving_model(self._scenario, self._workload, lookahead_s, choose=choose, choose_at=at), driver
+
+    def _error_of(self, transfer: int) -> LaplaceError:
+        """How wrong a transfer's predictions are: its own, so that every engine draws the same."""
+        return LaplaceError(self._ocs.prediction_error, random.Random(f"prediction {self._scenario.seed} {transfer}"))
 
     def rehearsed(self, engine: ReplayEngine, stopped: Stopped) -> None:
         """Between rehearsal and window: no circuit stands, and what the rehearsal cost in connections is opened again."""
