@@ -36,6 +36,7 @@ __all__ = [
     "Status",
     "TransferRow",
     "prepare_out",
+    "read_json",
     "read_rows",
     "read_table",
     "schema",
@@ -84,6 +85,12 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     _rename(temporary, path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON document that ``write_json`` wrote. Raises OSError or ValueError where it did not."""
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document
 
 
 ManifestStatus = Literal["running", "finished", "interrupted", "failed"]

@@ -6,45 +6,110 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from kvfabric.cli._options import print_json
 from kvfabric.cpu_claim import claimed_cpu, idle_shares
 from kvfabric.doctor import require
 from kvfabric.errors import EXIT_NO, EXIT_OK, BadInput, MachineCannot
 from kvfabric.observer import wants_progress
 from kvfabric.probes import machine_facts, probe_machine
-from kvfabric.records import prepare_out
+from kvfabric.records import prepare_out, read_json
 from kvfabric.sandbox import run_sealed
-from kvfabric.scenario import Scenario, parse_scenario
+from kvfabric.scenario import Scenario, fabric_name, parse_scenario, variants_of
+from kvfabric.side_by_side import render, same_load
 from kvfabric.summary import render_summary
 from kvfabric.workload import build_workload
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Summaries of runs by name, in their order, and the exit code of all."""
+
+    summaries: dict[str, dict[str, Any]]
+    code: int
+
 
 _SEALED_OFF = ("/run", "/var/run", "/proc", "/sys", "/dev")
 """Inside the sandbox these are its own: what is written there goes with it."""
 
 
-def run_emulation(scenario: Scenario, *, out: Path, csv: bool, as_json: bool, debug: bool) -> int:
-    """Run a scenario in a sandbox of its own and return the exit code.
+def run_emulation(scenario: Scenario, *, out: Path, csv: bool, as_json: bool, debug: bool, only: str | None = None) -> int:
+    """Run a scenario, or its variants one after the other (``only`` names one), each in a sandbox of its own; the exit code.
 
-    Raises BadInput for a trace or an output directory that will not do, MachineCannot for what this machine lacks; both
-    before anything has been made.
+    Raises BadInput for a variant, a trace or an output directory that will not do, MachineCannot for what this machine
+    lacks; all before anything has been made.
     """
-    build_workload(scenario)
+    chosen = _chosen(scenario, only)
+    for _, one in chosen:
+        build_workload(one)
     out = out.absolute()
     if any(out.is_relative_to(place) for place in _SEALED_OFF):
         raise BadInput(f"--out {out} would be lost: the run has a {out.parts[1]} of its own", "choose a directory elsewhere")
     if os.geteuid() != 0:
         raise MachineCannot("an emulation makes network namespaces, and that needs root", "run it again with sudo")
-    require(scenario, probe_machine(machine_facts()))
+    findings = probe_machine(machine_facts())
+    for _, one in chosen:
+        require(one, findings)
     prepare_out(out)
-    request = {"scenario": scenario.resolved(), "out": str(out), "csv": csv, "json": as_json, "debug": debug}
+    try:
+        if len(chosen) == 1:
+            return run_one(chosen[0][1], out, csv=csv, as_json=as_json, debug=debug)
+        return _run_all(chosen, out, csv=csv, as_json=as_json, debug=debug)
+    finally:
+        _give_to_caller(out)
+
+
+def _chosen(scenario: Scenario, only: str | None) -> tuple[tuple[str, Scenario], ...]:
+    found = variants_of(scenario)
+    if only is None:
+        return found
+    names = [name for name, _ in found]
+    if only not in names or not scenario.variants:
+        have = f"it has {', '.join(names)}" if scenario.variants else "it has none"
+        raise BadInput(f"--variant {only}: scenario {scenario.name} has no such variant", have)
+    return (found[names.index(only)],)
+
+
+def run_one(scenario: Scenario, out: Path, *, csv: bool, as_json: bool, debug: bool, quiet: bool = False) -> int:
+    """One run in one sandbox; ``quiet`` leaves its summary to the records. Exit code as of ``run_emulation``."""
+    request = {
+        "scenario": scenario.resolved(), "out": str(out), "csv": csv, "json": as_json, "debug": debug, "quiet": quiet
+    }  # fmt: skip
     with claimed_cpu(idle_shares()) as request["host_cpu"]:
         # Ctrl-C waits until the program inside has been loaded: Python answers one that comes before with a traceback.
-        code = run_sealed([sys.executable, "-m", "kvfabric.run", json.dumps(request)], held=[signal.SIGINT])
-    _give_to_caller(out)
-    return code
+        return run_sealed([sys.executable, "-m", "kvfabric.run", json.dumps(request)], held=[signal.SIGINT])
+
+
+def run_series(runs: Sequence[tuple[str, Scenario]], out: Path, *, csv: bool, as_json: bool, debug: bool) -> Series:
+    """Runs one after the other, each into a folder of its name. A run that stops without a summary ends the series."""
+    summaries: dict[str, dict[str, Any]] = {}
+    for place, (name, scenario) in enumerate(runs, 1):
+        if not as_json:
+            print(f"[{place}/{len(runs)}] {name}: {fabric_name(scenario)}", file=sys.stderr, flush=True)
+        code = run_one(scenario, out / name, csv=csv, as_json=as_json, debug=debug, quiet=True)
+        if code not in (EXIT_OK, EXIT_NO):
+            return Series(summaries, code)
+        summaries[name] = read_json(out / name / "summary.json")
+        if read_json(out / name / "manifest.json")["status"] == "interrupted":
+            return Series(summaries, EXIT_NO)
+    valid = all(summary["verdict"] == "VALID" for summary in summaries.values())
+    return Series(summaries, EXIT_OK if valid else EXIT_NO)
+
+
+def _run_all(chosen: Sequence[tuple[str, Scenario]], out: Path, *, csv: bool, as_json: bool, debug: bool) -> int:
+    series = run_series(chosen, out, csv=csv, as_json=as_json, debug=debug)
+    if as_json:
+        print_json({"variants": series.summaries, "same_load": same_load(tuple(series.summaries.values()))})
+    elif series.summaries:
+        Console().print(render(series.summaries))
+        print(f"records: {out}")
+    return series.code if same_load(tuple(series.summaries.values())) else EXIT_NO
 
 
 def _give_to_caller(out: Path) -> None:
@@ -68,7 +133,9 @@ def inside(request: str) -> int:
         outcome = emulate(scenario, workload, out, csv=asked["csv"], progress=progress, host_cpu=asked["host_cpu"])
     except OSError as error:
         raise MachineCannot(f"the network could not be built: {error}", "see what kvfabric doctor says") from error
-    if asked["json"]:
+    if asked["quiet"]:
+        pass  # whoever asked reads the records
+    elif asked["json"]:
         json.dump(outcome.summary, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
         print()
     else:

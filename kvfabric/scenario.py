@@ -15,17 +15,8 @@ from pydantic import ValidationError
 
 from kvfabric import _complaints, _overrides, _yaml
 from kvfabric._overrides import Override, parse_set
-from kvfabric._schema import (
-    ClusterSpec,
-    EmulationSpec,
-    OffloadSpec,
-    ScaleSpec,
-    Scenario,
-    SloSpec,
-    TenantSpec,
-    WorkloadSpec,
-    names_a_file,
-)
+from kvfabric._schema import ClusterSpec, ScaleSpec, Scenario, SloSpec, TenantSpec, VariantSpec, WorkloadSpec, names_a_file
+from kvfabric._schema_emulation import EmulationSpec, OffloadSpec
 from kvfabric._schema_fabric import FabricSpec, OcsSpec
 from kvfabric.errors import BadInput
 from topo.units import format_time
@@ -42,6 +33,7 @@ __all__ = [
     "Scenario",
     "SloSpec",
     "TenantSpec",
+    "VariantSpec",
     "WorkloadSpec",
     "built_in_scenarios",
     "fabric_name",
@@ -50,6 +42,7 @@ __all__ = [
     "parse_scenario",
     "parse_set",
     "scenario_text",
+    "variants_of",
 ]
 
 _BUILT_IN = Path(__file__).parent / "scenarios"
@@ -141,6 +134,18 @@ def parse_scenario(text: str, *, source: str, folder: Path | None = None, overri
         return Scenario.model_validate(tree)
     except ValidationError as error:
         raise _complaints.complain(error, source, document.lines, origins) from None
+
+
+def variants_of(scenario: Scenario) -> tuple[tuple[str, Scenario], ...]:
+    """Name and scenario of every variant, none of which has variants; of a scenario without, itself. Raises BadInput."""
+    if not scenario.variants:
+        return ((scenario.name, scenario),)
+    tree = {**scenario.resolved(), "variants": []}
+    text = json.dumps(tree)
+    return tuple(
+        (variant.name, parse_scenario(text, source=f"variant {variant.name} of {scenario.name}", overrides=variant.set))
+        for variant in scenario.variants
+    )
 
 
 def fabric_name(scenario: Scenario) -> str:

@@ -27,6 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add_scenario(parser)
     parser.add_argument("--engine", default="emulation", metavar="ENGINE", help="emulation (the only one in this version)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="new or empty folder for the records (default: runs/NAME-TIME)")
+    parser.add_argument("--variant", metavar="NAME", help="only this one of the scenario's variants")
     parser.add_argument("--csv", action="store_true", help="write the records as CSV as well")
     add_common(parser)
 
@@ -40,7 +41,7 @@ def execute(args: argparse.Namespace) -> int:
     out = args.out if args.out is not None else default_out(scenario.name, datetime.now(timezone.utc), os.getpid())
     from kvfabric.run import run_emulation
 
-    return run_emulation(scenario, out=out, csv=args.csv, as_json=args.json, debug=args.debug)
+    return run_emulation(scenario, out=out, csv=args.csv, as_json=args.json, debug=args.debug, only=args.variant)
 
 
 def default_out(name: str, now: datetime, process: int) -> Path:

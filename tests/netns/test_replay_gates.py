@@ -87,6 +87,20 @@ def test_a_gate_that_nothing_has_passed_is_drained_at_once() -> None:
         assert result.head_delivered == result.delivered
 
 
+def test_a_head_whose_tail_follows_at_once_is_told_of_once_and_before_the_end() -> None:
+    with replaying() as (_fabric, engine):
+        start = monotonic() + SOON_S
+        order: list[str] = []
+        engine.on_head = lambda _spec, _now: order.append("head")
+        engine.call_at(start + 1e-3, lambda: engine.open_gate(1, SIZE))
+        result = one(engine, gated(1, start))
+        order.append("done")
+        engine.run(monotonic() + 0.05)
+        assert order == ["head", "done"]
+        assert result.head_delivered is not None
+        assert result.head_delivered < result.delivered
+
+
 def test_a_gate_of_a_flow_that_is_over_or_unknown_is_nobodys() -> None:
     with replaying() as (_fabric, engine):
         start = monotonic() + SOON_S

@@ -53,6 +53,7 @@ PURE_FACE = {
     "kvfabric._overrides",
     "kvfabric._quantities",
     "kvfabric._schema",
+    "kvfabric._schema_emulation",
     "kvfabric._schema_fabric",
     "kvfabric._section",
     "kvfabric._yaml",

@@ -261,20 +261,25 @@ class ReplayEngine(EventLoop[LiveFlow]):
                 self._settle(flow, lambda: self._complete(flow, now))
                 return
             if flow.received == spec.head_bytes:
-                self._settle(flow, lambda: self._head(flow, now))
+                flow.head_arrived = now
+                self._settle(flow, lambda: self._head(flow))
             if flow.closing and flow.received == flow.sent:
                 self._settle(flow, lambda: self._drained(flow))
             self._aim(flow)
 
     def _complete(self, flow: LiveFlow, now: float) -> None:
         if flow.spec.head_bytes == flow.spec.bytes:
-            self._head(flow, now)
+            flow.head_arrived = now
+        self._head(flow)  # where the tail followed at once nothing settled in between
         self._done(flow, now, None)
 
-    def _head(self, flow: LiveFlow, now: float) -> None:
-        flow.head_at = now
+    def _head(self, flow: LiveFlow) -> None:
+        """Tell of the head, once, while the flow is known."""
+        if flow.head_arrived is None or flow.head_at is not None or self._live.get(flow.connection) is not flow:
+            return
+        flow.head_at = flow.head_arrived
         if self.on_head is not None:
-            self.on_head(flow.spec, now)
+            self.on_head(flow.spec, flow.head_arrived)
 
     def _fail(self, flow: LiveFlow, reason: str) -> None:
         if not flow.done:

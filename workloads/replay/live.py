@@ -15,8 +15,8 @@ class LiveFlow:
     """
 
     __slots__ = (
-        "actual_send", "blocked", "busy_before", "closing", "connection", "content_ok", "done", "gate", "gates", "head_at",
-        "queued", "received", "released", "sent", "spec", "step",
+        "actual_send", "blocked", "busy_before", "closing", "connection", "content_ok", "done", "gate", "gates", "head_arrived",
+        "head_at",        "queued", "received", "released", "sent", "spec", "step",
     )  # fmt: skip
 
     def __init__(self, spec: FlowSpec, connection: Connection) -> None:
@@ -32,6 +32,7 @@ class LiveFlow:
         self.queued = False
         self.blocked = False
         self.actual_send: float | None = None
+        self.head_arrived: float | None = None
         self.head_at: float | None = None
         self.content_ok: bool | None = True if spec.check else None
         self.done = False
