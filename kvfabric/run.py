@@ -48,21 +48,27 @@ def run_emulation(scenario: Scenario, *, out: Path, csv: bool, as_json: bool, de
     chosen = _chosen(scenario, only)
     for _, one in chosen:
         build_workload(one)
+    out = admit(chosen, out)
+    try:
+        if len(chosen) == 1:
+            return run_one(chosen[0][1], out, csv=csv, as_json=as_json, debug=debug)
+        return _run_all(chosen, out, csv=csv, as_json=as_json, debug=debug)
+    finally:
+        give_to_caller(out)
+
+
+def admit(runs: Sequence[tuple[str, Scenario]], out: Path) -> Path:
+    """Make the output directory, if this machine can do the runs; its absolute path. Raises BadInput and MachineCannot."""
     out = out.absolute()
     if any(out.is_relative_to(place) for place in _SEALED_OFF):
         raise BadInput(f"--out {out} would be lost: the run has a {out.parts[1]} of its own", "choose a directory elsewhere")
     if os.geteuid() != 0:
         raise MachineCannot("an emulation makes network namespaces, and that needs root", "run it again with sudo")
     findings = probe_machine(machine_facts())
-    for _, one in chosen:
+    for _, one in runs:
         require(one, findings)
     prepare_out(out)
-    try:
-        if len(chosen) == 1:
-            return run_one(chosen[0][1], out, csv=csv, as_json=as_json, debug=debug)
-        return _run_all(chosen, out, csv=csv, as_json=as_json, debug=debug)
-    finally:
-        _give_to_caller(out)
+    return out
 
 
 def _chosen(scenario: Scenario, only: str | None) -> tuple[tuple[str, Scenario], ...]:
@@ -112,7 +118,7 @@ def _run_all(chosen: Sequence[tuple[str, Scenario]], out: Path, *, csv: bool, as
     return series.code if same_load(tuple(series.summaries.values())) else EXIT_NO
 
 
-def _give_to_caller(out: Path) -> None:
+def give_to_caller(out: Path) -> None:
     """Under sudo the records belong to whoever called it."""
     uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     if uid.isdecimal() and gid.isdecimal() and out.exists():

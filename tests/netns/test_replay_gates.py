@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from time import monotonic
 
@@ -22,6 +24,14 @@ def gated(number: int, start: float, *, size: int = SIZE, head: int = HEAD, slot
     return replace(flow(number, (0.0, size), start=start, head=head, slot=slot, check=True), gated=True)
 
 
+@contextmanager
+def ready() -> Iterator[ReplayEngine]:
+    """An engine with one warm connection: a gated flow opens none, its handshake might meet the dark."""
+    with replaying() as (_fabric, engine):
+        one(engine, flow(0, (0.0, 1000), start=monotonic() + SOON_S))
+        yield engine
+
+
 def unacknowledged(engine: ReplayEngine) -> list[int]:
     """Bytes in flight of every connection in use."""
     return [
@@ -31,8 +41,7 @@ def unacknowledged(engine: ReplayEngine) -> list[int]:
 
 
 def test_a_gated_flow_sends_what_its_gate_lets_through_and_no_more() -> None:
-    with replaying() as (_fabric, engine):
-        one(engine, flow(0, (0.0, 1000), start=monotonic() + SOON_S))
+    with ready() as engine:
         start = monotonic() + SOON_S
         seen: list[tuple[str, float, int]] = []
         left: list[int] = []
@@ -53,7 +62,7 @@ def test_a_gated_flow_sends_what_its_gate_lets_through_and_no_more() -> None:
 
 
 def test_a_gate_that_closes_in_mid_flow_tells_when_all_that_left_has_arrived() -> None:
-    with replaying() as (_fabric, engine):
+    with ready() as engine:
         start = monotonic() + SOON_S
         size = 2_000_000
         drained: list[tuple[int, int, float]] = []
@@ -75,7 +84,7 @@ def test_a_gate_that_closes_in_mid_flow_tells_when_all_that_left_has_arrived() -
 
 
 def test_a_gate_that_nothing_has_passed_is_drained_at_once() -> None:
-    with replaying() as (_fabric, engine):
+    with ready() as engine:
         start = monotonic() + SOON_S
         told: list[int] = []
         engine.on_drained = lambda _spec, received: told.append(received)
@@ -88,7 +97,7 @@ def test_a_gate_that_nothing_has_passed_is_drained_at_once() -> None:
 
 
 def test_a_head_whose_tail_follows_at_once_is_told_of_once_and_before_the_end() -> None:
-    with replaying() as (_fabric, engine):
+    with ready() as engine:
         start = monotonic() + SOON_S
         order: list[str] = []
         engine.on_head = lambda _spec, _now: order.append("head")
@@ -102,7 +111,7 @@ def test_a_head_whose_tail_follows_at_once_is_told_of_once_and_before_the_end() 
 
 
 def test_a_gate_of_a_flow_that_is_over_or_unknown_is_nobodys() -> None:
-    with replaying() as (_fabric, engine):
+    with ready() as engine:
         start = monotonic() + SOON_S
         engine.call_at(start + 1e-3, lambda: engine.open_gate(1, SIZE))
         results = replay(engine, gated(1, start))
@@ -111,3 +120,26 @@ def test_a_gate_of_a_flow_that_is_over_or_unknown_is_nobodys() -> None:
             engine.close_gate(number)
             assert engine.outstanding(number) == 0
         assert results[0].failed is None
+
+
+def test_a_gated_flow_without_an_open_connection_fails_and_says_what_to_do() -> None:
+    with ready() as engine:
+        start = monotonic() + SOON_S
+        engine.call_at(start + 0.05, lambda: engine.open_gate(1, SIZE))
+        first, second = replay(engine, gated(1, start), gated(2, start))
+        assert (first.spec.id, second.spec.id) == (2, 1)
+        assert (first.failed, second.failed) == ("no open connection from p0g0 to d0g0 is left; raise emulation.classes", None)
+
+
+def test_a_gated_flow_takes_an_idle_connection_of_another_slot() -> None:
+    with ready() as engine:
+        start = monotonic() + SOON_S
+        engine.call_at(start + 1e-3, lambda: engine.open_gate(1, SIZE))
+        assert one(engine, gated(1, start, slot=5)).failed is None
+
+
+def test_a_flow_that_is_given_up_has_failed() -> None:
+    with ready() as engine:
+        start = monotonic() + SOON_S
+        engine.call_at(start + 1e-3, lambda: engine.give_up(1, "the circuit is lost"))
+        assert one(engine, gated(1, start)).failed == "the circuit is lost"

@@ -16,7 +16,7 @@ class LiveFlow:
 
     __slots__ = (
         "actual_send", "blocked", "busy_before", "closing", "connection", "content_ok", "done", "gate", "gates", "head_arrived",
-        "head_at",        "queued", "received", "released", "sent", "spec", "step",
+        "head_at", "queued", "received", "released", "sent", "spec", "step",
     )  # fmt: skip
 
     def __init__(self, spec: FlowSpec, connection: Connection) -> None:
