@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 
 from kvfabric import _libc
+from ocs_switch import light
 from topo import links, observe, tc
 from topo.emulated import HASH_SEED, ROUTER_SYSCTLS
 from topo.netlink import NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, attribute, raw_request
@@ -79,6 +80,11 @@ def _nftables(namespace: Namespace) -> Answer:
     return True, ""
 
 
+def _shutter() -> Answer:
+    reason = light.supported()
+    return reason is None, reason or ""
+
+
 def _qdisc(namespace: Namespace, kind: str) -> Answer:
     # On the loopback device, without options: a kind that is there may refuse that, but only an absent one is unknown.
     body = struct.pack("=BxxxiIII", 0, 1, 0x70000, 0xFFFFFFFF, 0) + attribute(1, kind.encode() + b"\0")
@@ -110,6 +116,7 @@ def main() -> int:
             "multipath-hash": lambda: _multipath(namespace),
             "nftables": lambda: _nftables(namespace),
             "multipath-seed": lambda: (has_sysctl(HASH_SEED), ""),
+            "shutter": _shutter,
             "tcp-rto-min": lambda: (has_sysctl("net.ipv4.tcp_rto_min_us"), ""),
         }
         found.update({name: _try(probe) for name, probe in probes.items()})

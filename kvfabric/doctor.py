@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvfabric.errors import MachineCannot
-from kvfabric.scenario import Scenario, built_in_scenarios, load_scenario
+from kvfabric.scenario import Scenario, built_in_scenarios, load_scenario, variants_of
 
 MIN_KERNEL = (5, 12)
 """The first kernel with fib_multipath_hash_fields (policy 3), on which repeatable paths rest."""
@@ -56,9 +56,10 @@ NEEDS: tuple[Need, ...] = (
     Need("tcp-rto-min", "emulation.rto_min", "kernel 6.11 or newer; leave rto_min out without it"),
     Need("cores", "the demo's rates", "give the VM 2 cores; with one, expect INVALID above small rates"),
     Need("memory", "the demo", "give the machine more memory, or make the cluster smaller"),
-    Need("ovs", "dataplane: openflow and kind: ocs (not in this version)", f"{_INSTALL} (package openvswitch-switch)"),
-    Need("ovs-module", "OVS in the kernel (not in this version)", "none needed: OVS also runs in user space"),
-    Need("openflow-library", "the OpenFlow controller (not in this version)", "pip install os-ken"),
+    Need("ovs", "kind: ocs (the planes)", f"{_INSTALL} (package openvswitch-switch)"),
+    Need("ovs-module", "datapath: kernel", f"modprobe openvswitch, or {_VM}; datapath: user does without"),
+    Need("openflow-library", "kind: ocs (its controller)", f"{_INSTALL} (os-ken)"),
+    Need("shutter", "kind: ocs (dark time kept in the data plane)", f"a kernel with BPF and XDP: {_VM}"),
     Need("netem", "nothing yet", f"modprobe sch_netem, or {_VM}"),
     Need("fq", "nothing yet", f"modprobe sch_fq, or {_VM}"),
     Need("fq_codel", "nothing yet", f"modprobe sch_fq_codel, or {_VM}"),
@@ -79,12 +80,20 @@ def need_named(name: str) -> Need:
 
 
 def needs_of(scenario: Scenario) -> tuple[str, ...]:
-    """Names of what an emulation of the scenario cannot do without."""
+    """Names of what an emulation of the scenario, or of its variants, cannot do without."""
+    return tuple(dict.fromkeys(name for _, variant in variants_of(scenario) for name in _needs_of(variant)))
+
+
+def _needs_of(scenario: Scenario) -> tuple[str, ...]:
     names = [need.name for need in NEEDS if need.required]
     if scenario.emulation.queue == "fair":
         names.append("tc-bpf")
     if scenario.emulation.rto_min is not None:
         names.append("tcp-rto-min")
+    if scenario.fabric.circuits is not None:
+        names += ["ovs", "openflow-library", "shutter"]
+        if scenario.fabric.circuits.datapath == "kernel":
+            names.append("ovs-module")
     names.append(CONGESTION_CONTROL + scenario.emulation.congestion_control)
     return tuple(names)
 

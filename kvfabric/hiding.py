@@ -23,6 +23,17 @@ from workloads.kvsize import load_model
 
 WHEN = ("start", "after")
 """When the circuit is commanded: as the prefill starts, or once it has ended."""
+BASE = "demo"
+_OWN = (
+    "variants=[]",
+    "fabric.kind=ocs",
+    "fabric.ocs.reuse=false",  # every prompt pays for its circuit
+    "fabric.ocs.decode=load",
+    "scale.time=5",
+    "drain=5s",
+    "workload.tenants.0={name: prompts, format: mooncake, spread: false, trace: /dev/null}",
+)
+"""What makes the demo's cluster the experiment's."""
 _POLICY = {"start": "reservation", "after": "after"}
 MAX_TAU_SHARE = 0.8
 """Of the prefill: up to here τ is to be hidden."""
@@ -82,10 +93,13 @@ def write_prompts(plan: HidingPlan, tau_s: float, instances: int, path: Path) ->
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def scenario_for(
-    plan: HidingPlan, base: str, overrides: Iterable[str | Override], tau_s: float, when: str, trace: Path
-) -> Scenario:
-    """The scenario of one run: ``base`` with this τ, this policy and these prompts. Raises BadInput."""
+def base_scenario(overrides: Sequence[str | Override]) -> Scenario:
+    """The experiment's cluster, with the user's own settings, still without prompts. Raises BadInput."""
+    return load_scenario(BASE, [*_OWN, *overrides])
+
+
+def scenario_for(plan: HidingPlan, overrides: Sequence[str | Override], tau_s: float, when: str, trace: Path) -> Scenario:
+    """The scenario of one run: with this τ, this policy and these prompts. Raises BadInput."""
     last_s = plan.prompts * plan.gap_s(tau_s)
     own: dict[tuple[str | int, ...], object] = {
         ("fabric", "ocs", "tau"): f"{tau_s!r}s",
@@ -93,7 +107,9 @@ def scenario_for(
         ("workload", "tenants", 0, "trace"): str(trace),
         ("window",): f"{last_s!r}s",
     }
-    return load_scenario(base, [*overrides, *(Override(path, value, f"hiding's {path[-1]}") for path, value in own.items())])
+    return load_scenario(
+        BASE, [*_OWN, *overrides, *(Override(path, value, f"hiding's {path[-1]}") for path, value in own.items())]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ _IN_CHILD = [
     "fq_codel",
     "cake",
     "red",
+    "shutter",
 ]
 
 

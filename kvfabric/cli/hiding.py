@@ -36,7 +36,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--new", type=int, default=2048, metavar="TOKENS", help="length of a prompt (default 2048)")
     parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change one key of the scenario hiding"
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="change one key of the scenario"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="new or empty folder for the records (default: runs/hiding-TIME)")
     add_common(parser)
@@ -44,16 +44,14 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from kvfabric.cli.run import default_out
-    from kvfabric.hiding import WHEN, exposures, plan_hiding, point, scenario_for, write_prompts
+    from kvfabric.hiding import WHEN, base_scenario, exposures, plan_hiding, point, scenario_for, write_prompts
     from kvfabric.records import read_rows
     from kvfabric.rows import RequestRow
     from kvfabric.run import admit, give_to_caller, run_series
-    from kvfabric.scenario import Override, load_scenario
 
     if args.prompts < 1 or args.new < 1:
         raise BadInput("hiding: --prompts and --new must be at least 1", "leave them out, or write whole numbers")
-    anything: list[str | Override] = [Override(("workload", "tenants", 0, "trace"), "/dev/null", "hiding's own prompts")]
-    base = load_scenario("hiding", [*anything, *args.overrides])
+    base = base_scenario(args.overrides)
     plan = plan_hiding(base, _taus(args.tau or list(_TAUS)), args.prompts, args.new)
     out = args.out if args.out is not None else default_out("hiding", datetime.now(timezone.utc), os.getpid())
     out = admit([("hiding", base)], out)
@@ -62,9 +60,7 @@ def execute(args: argparse.Namespace) -> int:
         for tau_s in plan.taus_s:
             trace = out / f"prompts-{_label(tau_s)}.jsonl"
             write_prompts(plan, tau_s, base.cluster.prefill, trace)
-            runs += [
-                (f"{_label(tau_s)}-{when}", scenario_for(plan, "hiding", args.overrides, tau_s, when, trace)) for when in WHEN
-            ]
+            runs += [(f"{_label(tau_s)}-{when}", scenario_for(plan, args.overrides, tau_s, when, trace)) for when in WHEN]
         series = run_series(runs, out, csv=False, as_json=args.json, debug=args.debug)
         if len(series.summaries) < len(runs):
             return series.code
@@ -96,7 +92,8 @@ def _taus(texts: Sequence[str]) -> tuple[float, ...]:
         try:
             tau_s = parse_time(text)
         except UnitError as error:
-            raise BadInput(f"--tau {text}: {error}", "write it like 25ms") from None
+            problem, _, remedy = str(error).partition("; ")
+            raise BadInput(f"--tau {text}: {problem}", remedy or "write it like 25ms") from None
         if tau_s in found:
             raise BadInput(f"--tau {text} is given twice", "name every delay once")
         found.append(tau_s)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvfabric.evidence import CircuitEvidence, CpuSample, Evidence, FlowEvidence, PortEvidence
-from kvfabric.rows import FlowRow, LinkRow, TransferRow
+from kvfabric.rows import FlowRow, LinkRow, RequestRow, TransferRow
+from workloads.events import TurnFinished
+from workloads.turns import Turn
 
 LINK = LinkRow(1.0, 1.0, "leaf0-eth0", "spine0-eth0", 1e6, 1.1e6, 1000, 0.001, 0, 0)
 FLOW_ROW = FlowRow(
@@ -36,3 +38,4 @@ CIRCUITS = CircuitEvidence(
     faults=(), lost_packets=0, tau_emu_s=0.125, dark_errors_emu_s=(0.0,) * 60, control_emu_s=(0.001,) * 60, carried=(0.99,) * 40,
     booked=100, reconfigurations=60, reused=40,
 )  # fmt: skip
+REQUEST = RequestRow.finished(TurnFinished(Turn(0, "t", "s", 0.0, 1, 1, 1, "x"), 0, 0, True, 1, 1, 0.0, 0.5, 0.4, 0.5, None))

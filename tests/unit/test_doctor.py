@@ -15,7 +15,7 @@ from kvfabric.scenario import load_scenario
 
 pytestmark = pytest.mark.unit
 
-OPTIONAL = ("ovs", "ovs-module", "openflow-library", "netem", "fq", "fq_codel", "cake", "red", "multipath-seed", "tcp-rto-min")
+OPTIONAL = ("ovs-module", "netem", "fq", "fq_codel", "cake", "red", "multipath-seed", "tcp-rto-min")
 
 
 def machine(**lacks: bool | None) -> tuple[Finding, ...]:
@@ -31,7 +31,7 @@ def runs(report: Report) -> dict[str, bool]:
 def test_a_machine_with_everything_runs_every_built_in_scenario() -> None:
     report = examine(machine())
     assert report.ok
-    assert runs(report) == dict.fromkeys(("demo", "azure", "mooncake", "ocs", "smoke", "weka"), True)
+    assert runs(report) == dict.fromkeys(("demo", "azure", "mooncake", "smoke", "weka"), True)
 
 
 def test_scenarios_that_need_a_trace_say_so() -> None:
@@ -59,6 +59,15 @@ def test_a_finding_that_is_not_there_counts_as_missing() -> None:
 @pytest.mark.parametrize("name", OPTIONAL)
 def test_what_this_version_does_not_use_is_not_asked_for(name: str) -> None:
     assert examine(machine(**{name.replace("-", "_"): False})).ok
+
+
+@pytest.mark.parametrize("name", ["ovs", "openflow-library", "shutter"])
+def test_what_circuits_need_only_scenarios_with_circuits_lack(name: str) -> None:
+    report = examine(machine(**{name.replace("-", "_"): False}))
+    assert runs(report) == {"demo": False, "azure": True, "mooncake": True, "smoke": True, "weka": True}
+    assert missing_for(load_scenario("smoke", ["fabric.kind=ocs"]), machine(ovs_module=False)) == ()
+    kernel = load_scenario("smoke", ["fabric.kind=ocs", "fabric.ocs.datapath=kernel"])
+    assert missing_for(kernel, machine(ovs_module=False)) == ("ovs-module",)
 
 
 def test_needs_follow_the_scenario() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from run_samples import FLOW_ROW, LINK, TRANSFER
+from run_samples import FLOW_ROW, LINK, REQUEST, TRANSFER
 
 from kvfabric._drawing import Drawing, ProgressPlan, wants_progress
 from kvfabric._watch import Watch
@@ -22,10 +22,8 @@ from kvfabric.observer import Observer, ObserverFailed, ObserverSettings
 from kvfabric.ports import PortPlan, PortTally, Reading
 from kvfabric.progress import Standing, clock, estimate, line, remaining_words
 from kvfabric.records import RecordWriter, read_rows
-from kvfabric.rows import FlowRow, LinkRow, RequestRow, values
+from kvfabric.rows import FlowRow, LinkRow, values
 from topo.tc import PortCounters
-from workloads.events import TurnFinished
-from workloads.turns import Turn
 
 pytestmark = pytest.mark.unit
 
@@ -196,9 +194,6 @@ def test_a_document_is_never_mixed_with_progress() -> None:
     assert not wants_progress(as_json=True, stderr_is_tty=False)
     assert wants_progress(as_json=True, stderr_is_tty=True)
     assert wants_progress(as_json=False, stderr_is_tty=False)
-
-
-REQUEST = RequestRow.finished(TurnFinished(Turn(0, "t", "s", 0.0, 1, 1, 1, "x"), 0, 0, True, 1, 1, 0.0, 0.5, 0.4, 0.5, None))
 
 
 def test_plain_progress_is_a_line_each_ten_seconds() -> None:

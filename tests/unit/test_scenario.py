@@ -22,6 +22,7 @@ from kvfabric.scenario import (
     parse_scenario,
     parse_set,
     scenario_text,
+    variants_of,
 )
 from topo.cluster import Cluster
 from topo.units import parse_rate, parse_size, parse_time
@@ -364,7 +365,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
 
 def test_the_built_in_scenarios_are_there_demo_first() -> None:
     found = built_in_scenarios()
-    assert [item.name for item in found] == ["demo", "azure", "mooncake", "ocs", "smoke", "weka"]
+    assert [item.name for item in found] == ["demo", "azure", "mooncake", "smoke", "weka"]
     assert {item.name for item in found if item.needs_trace} == {"azure", "mooncake", "weka"}
     assert all(item.about for item in found)
 
@@ -375,13 +376,19 @@ def test_every_built_in_scenario_is_named_like_its_file_and_loads() -> None:
         assert load_scenario(item.name, overrides).name == item.name
 
 
-def test_the_demo_is_16_gpus_on_a_two_to_one_leaf_spine_for_a_minute() -> None:
+def test_the_demo_is_16_gpus_on_a_two_to_one_leaf_spine_and_on_circuits() -> None:
     demo = load_scenario("demo")
     layout = demo.cluster_layout()
     assert (layout.size, layout.racks, layout.rack, demo.uplinks) == (16, 4, 4, 2)
     assert demo.fabric.routing == "ecmp"
     assert demo.workload.tenants[0].load == 0.6
-    assert demo.window * demo.scale.time == 60
+    assert [(name, one.fabric.kind) for name, one in variants_of(demo)] == [
+        ("ecmp", "leaf-spine"), ("ocs", "ocs"), ("ocs-none", "ocs"), ("ocs-after", "ocs")
+    ]  # fmt: skip
+    policies = [one.fabric.circuits.policy for _, one in variants_of(demo) if one.fabric.circuits is not None]
+    assert policies == ["reservation", "none", "after"]
+    assert all(one.workload == demo.workload and one.seed == demo.seed for _, one in variants_of(demo))
+    assert len(demo.variants) * demo.window * demo.scale.time <= 80
 
 
 def keys_of(schema: dict[str, Any]) -> set[str]:
