@@ -82,12 +82,13 @@ def plane(how: str) -> Iterator[tuple[Plane, Probes]]:
     steering = choose_steering()
     with ExitStack() as undo:
         directory = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="ovs-")))
-        cpus = None if steering is None else set(steering.router_cpus)
+        cpu = None if steering is None else steering.router_cpu(0)
+        switch_settings = SwitchSettings(directory, datapath="user", cpus=None if cpu is None else {cpu}, receive_cpu=cpu)
+        settings = link_settings(scenario)
         net = undo.enter_context(
             EmulatedOptical(
-                LeafSpine(CLUSTER, 1, scenario.scale.rate).build(), link_settings(scenario), optical, link_settings(scenario),
-                SwitchSettings(directory, datapath="user", cpus=cpus), host_sysctls=host_sysctls(scenario), publish=PUBLISH,
-                steering=steering, observed=False,
+                LeafSpine(CLUSTER, 1, scenario.scale.rate).build(), settings, optical, settings, switch_settings,
+                host_sysctls=host_sysctls(scenario), publish=PUBLISH, steering=steering, observed=False,
             )
         )  # fmt: skip
         if steering is not None:

@@ -78,7 +78,9 @@ OTHERS = (
 
 
 @contextmanager
-def circuits_up(scenario: Scenario, cluster: Cluster, chosen: Offloads, *, steer: bool) -> Iterator[EmulatedOptical]:
+def circuits_up(
+    scenario: Scenario, cluster: Cluster, chosen: Offloads, *, steer: bool, receive: str
+) -> Iterator[EmulatedOptical]:
     """The cluster with every prefill instance joined to the decode instance of its number. Raises NoFigureError."""
     steering = choose_steering() if steer else None
     settings = link_settings(scenario)
@@ -92,6 +94,7 @@ def circuits_up(scenario: Scenario, cluster: Cluster, chosen: Offloads, *, steer
             userspace_tso=chosen.userspace_tso,
             datapath="user",
             cpus=None if steering is None else set(steering.router_cpus),
+            receive_cpu=None if steering is None or receive == "sender" else steering.router_cpu(0),
         )
         net = undo.enter_context(
             EmulatedOptical(
@@ -167,7 +170,7 @@ def one_case(scenario: Scenario, cluster: Cluster, chosen: Offloads, asked: argp
     """The rounds of a layout, and how long it took to come up."""
     began = monotonic()
     with ExitStack() as undo:
-        net = undo.enter_context(circuits_up(scenario, cluster, chosen, steer=not asked.unsteered))
+        net = undo.enter_context(circuits_up(scenario, cluster, chosen, steer=not asked.unsteered, receive=asked.receive))
         up_s = monotonic() - began
         pattern = Pattern(scenario.seed)
         undo.callback(pattern.close)
@@ -239,6 +242,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layout", help="only the layouts with this in their name")
     parser.add_argument("--one-way", action="store_true", help="only prefill sends")
     parser.add_argument("--all", action="store_true", help="other offloads too, and without shutters")
+    parser.add_argument("--receive", choices=("switch", "sender"), default="switch", help="whose CPU a port's frames wake")
     parser.add_argument("--unsteered", action="store_true", help="leave it to the kernel which CPU works for whom")
     return parser
 

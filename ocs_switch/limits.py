@@ -34,9 +34,9 @@ class Limit:
 
 
 _LIMITS = {
-    Keeper.FENCE: Limit(5e-3, 0.5e-3, "rules are in place 2 to 4 ms after the order, and its answer proves it"),
+    Keeper.FENCE: Limit(10e-3, 0.5e-3, "rules are in place 2 to 3 ms after the order, at times 10, and the answer proves it"),
     Keeper.SETTLE: Limit(
-        12e-3, 0.5e-3, "rules are in place 1 to 4 ms after the order, and the data path follows up to 6 ms after them"
+        15e-3, 0.5e-3, "rules are in place 1 to 5 ms after the order, and the data path follows up to 6 ms after them"
     ),
     Keeper.RULES: Limit(20e-3, 2.5e-3, "the data path follows its rules within 5 ms, at both ends of the dark time"),
 }

@@ -73,7 +73,8 @@ class SwitchSettings:
     """The switch that emulates the planes.
 
     ``directory`` for its sockets and log; ``controller`` like ``tcp:127.0.0.1:6653``, or None while somebody else writes the
-    rules; ``cpus`` for its daemon, and for what its ports receive; ``userspace_tso`` see PrivateOvs.
+    rules; ``cpus`` for its daemons; ``receive_cpu`` for what its ports receive until the daemon reads it (best one of ``cpus``;
+    None: the sender's); ``userspace_tso`` see PrivateOvs.
     """
 
     directory: Path
@@ -81,6 +82,7 @@ class SwitchSettings:
     datapath: Datapath = "auto"
     userspace_tso: bool = True
     cpus: Collection[int] | None = None
+    receive_cpu: int | None = None
 
 
 class EmulatedOptical(EmulatedFabric):
@@ -100,7 +102,7 @@ class EmulatedOptical(EmulatedFabric):
         super().__init__(fabric, settings, **others)
         try:
             self._kv_shapes = {Port(optical.name(gpu), KV_NIC): kv.shape(optical.rate_Bps) for gpu in optical.cluster.gpus()}
-            self._join_planes(switch.cpus)
+            self._join_planes(switch.receive_cpu)
             self._switch = PrivateOvs(
                 switch.directory, userspace_tso=switch.userspace_tso, datapath=switch.datapath, cpus=switch.cpus
             )
@@ -117,14 +119,14 @@ class EmulatedOptical(EmulatedFabric):
     def __enter__(self) -> EmulatedOptical:
         return self
 
-    def _join_planes(self, cpus: Collection[int] | None) -> None:
+    def _join_planes(self, cpu: int | None) -> None:
         here = Namespace.current("switch")
         here.sysctl({QUIET_PORTS: "1"})
-        steered = cpus is not None and has_sysctl(RPS_DEFAULT)
+        steered = cpu is not None and has_sysctl(RPS_DEFAULT)
         before = here.read_sysctls([RPS_DEFAULT]) if steered else {}
         try:
-            if cpus is not None and steered:  # what the ports receive is the switch's work, not the sender's
-                here.sysctl({RPS_DEFAULT: cpu_mask(min(cpus))})
+            if cpu is not None and steered:
+                here.sysctl({RPS_DEFAULT: cpu_mask(cpu)})
             for plane in range(self.optical.planes):
                 self.net.addHost(self.optical.switch(plane).name, cls=PlaneSwitch)
             for place, gpu in self.optical.places():

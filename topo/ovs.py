@@ -34,6 +34,7 @@ _MALLOC = {"MALLOC_TRIM_THRESHOLD_": "1073741824", "MALLOC_TOP_PAD_": "67108864"
 default each time the heap is given back to the kernel and asked for anew, which is half of all its system calls."""
 
 Datapath = Literal["user", "kernel", "auto"]
+_NICE = -15
 _COMMANDS = ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl", "ovs-appctl")
 _PIDFD_GETFD = 438
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
@@ -125,6 +126,8 @@ class PrivateOvs:
         if userspace_tso:
             self._vsctl("--no-wait", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
         self._daemon("ovs-vswitchd", self._database, f"--unixctl={self._control['ovs-vswitchd']}")
+        with suppress(PermissionError):  # a packet waits for whoever has the CPU before it
+            os.setpriority(os.PRIO_PROCESS, self._daemons[-1].pid, _NICE)
 
     def _daemon(self, name: str, *arguments: str) -> None:
         """Start a daemon in the foreground, so that its pid is known, and wait until it answers."""

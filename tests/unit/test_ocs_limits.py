@@ -19,8 +19,8 @@ def test_what_is_at_the_limit_is_taken_and_what_is_below_refused(keeper: Keeper)
 
 
 def test_the_limit_is_of_emulated_time() -> None:
-    assert refusal(1e-3, 4.0, Keeper.FENCE) is not None
-    assert refusal(1e-3, 5.0, Keeper.FENCE) is None
+    assert refusal(1e-3, 9.0, Keeper.FENCE) is not None
+    assert refusal(1e-3, 10.0, Keeper.FENCE) is None
 
 
 @pytest.mark.parametrize("keeper", Keeper)
