@@ -1,7 +1,7 @@
 """A leaf-spine with optical planes beside it, made real: one Open vSwitch bridge a plane, one KV NIC of every host in it.
 
 A KV NIC is shaped where it sends, in the host. The switch's end is bare, and is held to be: a circuit has no queue. What is
-forwarded is the controller's business, when light is let through the shutters' (``ocs_switch.shutters``).
+forwarded is the controller's business; when light passes, the shutters' (``ocs_switch.shutters``).
 """
 
 from __future__ import annotations
