@@ -125,13 +125,22 @@ class OcsClient:
             raise ControllerGone(error.errno, f"the controller takes no requests: {error}") from None
 
     def receive(self) -> tuple[Received, ...]:
-        """What has arrived; nothing is an answer. Raises ControllerGone, and MessageError for what no controller of ours says."""
-        self.flush()
+        """What has arrived; nothing is an answer. Raises ControllerGone, after its last words were handed over, and MessageError
+        for what no controller of ours says."""
         received: list[Received] = []
+        gone: ControllerGone | None = None
+        try:
+            self.flush()
+        except ControllerGone as error:
+            gone = error
         for connection, parser in zip((self._commands, self._events), self._parsers, strict=True):
-            for data in _available(connection):
-                for part in parser.feed(data):
-                    received.append(self._decoded(part))
+            try:
+                for data in _available(connection):
+                    received += [self._decoded(part) for part in parser.feed(data)]
+            except ControllerGone as error:
+                gone = error
+        if gone is not None and not received:
+            raise gone
         return tuple(received)
 
     def _decoded(self, part: Response | Line) -> Received:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
@@ -125,15 +126,22 @@ def _failure(status: int, text: str, *, close: bool) -> bytes:
 
 
 def _listen(address: str) -> Any:
-    """Only root's processes of this machine may connect: the loopback, or a socket of mode 0600."""
+    """Only this user's processes may connect to the socket, of mode 0600. Raises OSError, also where another listens already."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit() and "/" not in host:
-        return hub.listen((host, int(port)))
+        return hub.listen((host, int(port)), reuse_port=False)
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.stat(address).st_mode):
+            _check_abandoned(address)
             os.unlink(address)
     before = os.umask(0o177)
     try:
         return hub.listen(address, family=socket.AF_UNIX)
     finally:
         os.umask(before)
+
+
+def _check_abandoned(address: str) -> None:
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(ConnectionRefusedError):
+        probe.connect(address)
+        raise OSError(errno.EADDRINUSE, "another controller listens there", address)

@@ -26,8 +26,8 @@ from ocs_switch.light import FOR_EVER, Light
 CONFIG_VARIABLE = "KVFABRIC_OCS_CONFIG"
 
 _PR_SET_PDEATHSIG = 1
-_SPIN_NS = 1_300_000
-"""How much early a timed step wakes up, to wait for its instant awake: the hub's sleep is in whole milliseconds."""
+_SPIN_NS = 300_000
+"""How much early the timer's steps wake up, to wait for their instant awake: the hub's sleep overshoots by 0.1 to 0.2 ms."""
 
 
 class _Station:
@@ -59,7 +59,7 @@ class OcsApp(App):
 
     def start(self) -> None:
         super().start()
-        self.threads.append(hub.spawn(self._northbound.serve))
+        hub.spawn(self._northbound.serve)  # not one of self.threads: the library waits for those when it ends
 
     # What the northbound asks.
 
@@ -218,7 +218,7 @@ def _die_with_parent() -> None:
 
 
 def main(argument: str) -> int:
-    """Run until killed. 2: the configuration is wrong; the reason is on standard error."""
+    """Run until killed. 2: the configuration is wrong; 3: it cannot listen. Standard error says what."""
     parent = os.getppid()
     _die_with_parent()
     if os.getppid() != parent:
@@ -232,8 +232,12 @@ def main(argument: str) -> int:
         print(f"ocs_app: {argument}: {error}", file=sys.stderr)
         return 2
     os.environ[CONFIG_VARIABLE] = text
-    run_app("controller.ocs_app", config.openflow_host, config.openflow_port)
-    return 0
+    try:
+        run_app("controller.ocs_app", config.openflow_host, config.openflow_port)
+    except OSError as error:
+        where = f"{config.openflow_host}:{config.openflow_port} and {config.northbound}"
+        print(f"ocs_app: cannot listen at {where}: {error}", file=sys.stderr)
+    return 3
 
 
 if __name__ == "__main__":

@@ -30,10 +30,10 @@ class PlaneConfig:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """``settle_s``: by how much the data plane may lag behind a barrier's reply: Open vSwitch revalidates at most every 5 ms.
-    ``barrier_s``: how long a switch may take to reply."""
+    """``settle_s``: by how much the data plane may lag behind a barrier's reply: Open vSwitch revalidates every 5 ms, and its
+    threads have to get a CPU. ``barrier_s``: how long a switch may take to reply."""
 
-    settle_s: float = 0.006
+    settle_s: float = 0.010
     barrier_s: float = 1.0
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -125,11 +126,16 @@ class PlaneState:
 def to_json(message: Answer | Event | Order | PlaneState) -> dict[str, Any]:
     """Everything but what has its default, enums by their values."""
     said: dict[str, Any] = {}
-    for field in dataclasses.fields(message):
-        value = getattr(message, field.name)
-        if value != field.default:
-            said[field.name] = value.value if isinstance(value, enum.Enum) else value
+    for name, default in _defaults(type(message)):  # type: ignore[arg-type]  # a class is hashable
+        value = getattr(message, name)
+        if value != default:
+            said[name] = value.value if isinstance(value, enum.Enum) else value
     return said
+
+
+@functools.cache
+def _defaults(kind: type) -> tuple[tuple[str, object], ...]:
+    return tuple((field.name, field.default) for field in dataclasses.fields(kind))
 
 
 def encode(document: Mapping[str, object]) -> bytes:

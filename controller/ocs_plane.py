@@ -5,7 +5,8 @@ in either of two ways (``Keeper``):
 
 - ``light``: shutters cut the ports off from the instant ordered; rules are exchanged behind them, and when the switch has
   confirmed, the shutters are given the instant of up: τ after dark, or later if the switch was late, which is an error event.
-- ``timer``: rules are removed; τ later, less what the switch usually takes, the new ones are added.
+- ``timer``: rules are removed; τ later, less what the switch usually takes, the new ones are added. They may carry light a few
+  milliseconds before the circuit is called up.
 
 A barrier's reply can precede the change of the data plane, so a circuit is not called up before ``settle_ns`` after it. Nothing
 waits for ever: what is not confirmed within ``barrier_ns`` fails, and the switch is dropped so that it is synchronised anew.
@@ -28,7 +29,7 @@ TIMER_TOLERANCE_NS = 1_000_000
 """With the timer, later than this is an error; with light, anything is."""
 
 _FIRST_LATENCY_NS = 500_000
-_SHARE = 8  # of a new latency in the running estimate: 1/8
+_SHARE, _SPREAD = 8, 4  # a new latency counts 1/8 in the estimate; four mean deviations are allowed for, as TCP does (RFC 6298)
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class Plane:
         self.keeper = keeper
         self.crossbar = Crossbar(config.ports, config.tau_s)
         self.state = "disconnected"
-        self.latency_ns = _FIRST_LATENCY_NS
+        self._latency_ns, self._deviation_ns = _FIRST_LATENCY_NS, _FIRST_LATENCY_NS // 2
         self._config = config
         self._tau_ns = round(config.tau_s * 1e9)
         self._settle_ns = round(timing.settle_s * 1e9)
@@ -162,6 +163,8 @@ class Plane:
         if same is not None and connect and same.order.verb is Verb.CONNECT:
             outcome = Outcome.STARTED if same.started else Outcome.ANNOUNCED
             return replace(answer, outcome=outcome, dark_ns=same.dark_ns, up_ns=same.up_ns), ""
+        if same is not None and same.started:  # the crossbar's rule too: a mirror in motion takes no command
+            return answer, f"{Refusal.MOVING.value} {order.a}"
         dark_ns = max(order.at_ns or 0, now_ns)
         locked = self._locked(order, dark_ns)
         if locked:
@@ -247,10 +250,12 @@ class Plane:
         if task.order.verb is Verb.DISCONNECT:
             self._tasks.remove(task)
         elif timed:
-            early_ns = self.latency_ns + self._settle_ns
+            early_ns = self._latency_ns + _SPREAD * self._deviation_ns + self._settle_ns
             task.wake_ns = max(now_ns, now_ns + self._tau_ns - early_ns)
         else:
-            self.latency_ns += (now_ns - task.sent_ns - self.latency_ns) // _SHARE
+            error_ns = now_ns - task.sent_ns - self._latency_ns
+            self._latency_ns += error_ns // _SHARE
+            self._deviation_ns += (abs(error_ns) - self._deviation_ns) // _SHARE
             out += self._arm(task, now_ns)
         return [*out, *self.advance(now_ns)]
 
@@ -309,13 +314,12 @@ class Plane:
         self, kind: EventKind, now_ns: int, order: Order | None = None, task: _Task | None = None, *,
         asked_ns: int | None = None, late_ns: int | None = None, detail: str = "",
     ) -> Emit:  # fmt: skip
-        event = Event(kind=kind, at_ns=now_ns, plane=self.index, keeper=self.keeper, late_ns=late_ns, detail=detail)
-        if order is not None:
-            event = replace(event, a=order.a, b=order.b, tag=order.tag, asked_ns=asked_ns)
-        if task is not None:
-            event = replace(event, asked_ns=task.asked_ns, commanded_ns=task.commanded_ns, dark_ns=task.dark_ns)
-            if kind is not EventKind.DOWN:
-                event = replace(event, up_ns=task.up_ns)
+        event = Event(
+            kind=kind, at_ns=now_ns, plane=self.index, keeper=self.keeper, late_ns=late_ns, detail=detail,
+            a=order.a if order else None, b=order.b if order else None, tag=order.tag if order else "",
+            asked_ns=task.asked_ns if task else asked_ns, commanded_ns=task.commanded_ns if task else None,
+            dark_ns=task.dark_ns if task else None, up_ns=task.up_ns if task and kind is not EventKind.DOWN else None,
+        )  # fmt: skip
         return Emit(event)
 
 

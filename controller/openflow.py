@@ -14,6 +14,8 @@ from importlib import metadata
 
 # Both libraries choose their hub when they are imported; a hub of threads would break what is said above.
 os.environ["OSKEN_HUB_TYPE"] = os.environ["RYU_HUB_TYPE"] = "eventlet"
+# epoll's timeout is in whole milliseconds, rounded up; select's is exact, and there are few descriptors here.
+os.environ["EVENTLET_HUB"] = "selects"
 # It says on every start that it is only maintained and not developed, which is known.
 warnings.filterwarnings("ignore", "\nEventlet is deprecated", Warning)
 
@@ -58,8 +60,12 @@ __all__ = [
 
 
 def run_app(module: str, host: str, port: int) -> None:
-    """Run an app with switches connecting to ``host``:``port`` until it ends. Both libraries do without their manager."""
+    """Run an app with switches connecting to ``host``:``port`` until it ends. Both libraries do without their manager.
+
+    Raises OSError where another listens there already: the libraries would share the port with it, and get half of the switches.
+    """
     hub.patch()
+    hub.listen((host, port), reuse_port=False).close()
     cfg.CONF.set_override("ofp_listen_host", host)
     cfg.CONF.set_override("ofp_tcp_listen_port", port)
     app_manager.AppManager.run_apps([module])

@@ -99,6 +99,29 @@ def test_commands_are_idempotent() -> None:
     assert one.circuits == {Circuit(2, 3)}
 
 
+def test_a_mechanism_that_says_when_it_is_done_overrules_tau() -> None:
+    one = Crossbar(4, TAU_S)
+    one.connect(0, 1, 1.0, until_s=float("inf"))
+    one.connect(2, 3, 1.0)
+    assert one.advance(5.0) == (Up(1.0 + TAU_S, Circuit(2, 3)),)
+    one.settle(1, 0, 5.5)
+    assert one.next_up_s == 5.5
+    assert one.advance(6.0) == (Up(5.5, Circuit(0, 1)),)
+    with pytest.raises(ValueError, match="0-1 is not being set up"):
+        one.settle(0, 1, 7.0)
+
+
+def test_an_abandoned_circuit_never_comes_up_and_frees_its_ports() -> None:
+    one = plane((0, 1))
+    one.connect(0, 2, 1.0, replace=True)
+    assert one.refusal(2, 3, 1.0) == Refused(1.0, 2, 3, 2, Refusal.MOVING)
+    one.abandon(0, 2)
+    assert (one.circuits, one.moving, one.next_up_s) == (frozenset[Circuit](), frozenset[Circuit](), None)
+    assert one.refusal(2, 3, 1.0) is None
+    with pytest.raises(ValueError, match="not being set up"):
+        one.abandon(0, 2)
+
+
 def test_a_plane_and_its_clock_must_make_sense() -> None:
     one = plane()
     with pytest.raises(ValueError, match=r"time went from 1\.0 s back to 0\.5 s"):

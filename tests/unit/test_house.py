@@ -31,6 +31,11 @@ CODE_FOLDERS = [*MAY_IMPORT, "tests", "benchmarks"]
 
 # The adapters, module or package, and what each touches. Every other module outside kvfabric/ is pure.
 EDGE: dict[str, str] = {
+    "controller.client": "sockets to the northbound, in the caller's event loop",
+    "controller.northbound": "the northbound's sockets",
+    "controller.ocs_app": "the Ryu app: the clock, the shutters and the switches",
+    "controller.ocs_channel": "OpenFlow to one switch",
+    "controller.openflow": "chooses and starts the OpenFlow library",
     "ocs_switch.bpf": "the bpf system call",
     "ocs_switch.probes": "packet sockets on the KV NICs",
     "ocs_switch.shutters": "the shutters of a cluster, by plane and port",
@@ -100,7 +105,7 @@ FORBIDDEN_ADDRESSES = re.compile(
 )
 CODE_SUFFIXES = {".py", ".sh", ".yaml", ".yml", ".toml"}
 CODE_NAMES = {"bootstrap", "Vagrantfile", "run"}
-NOT_OURS = {"__pycache__", "build", "runs", ".git", ".venv", ".vagrant", ".hypothesis"}
+NOT_OURS = {"__pycache__", "build", "runs", ".git", ".venv", ".venv-ryu", ".vagrant", ".hypothesis"}
 
 
 @lru_cache(maxsize=1)

@@ -20,11 +20,15 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-PIN_LINES = [
-    line.strip()
-    for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    if line.strip() and not line.startswith("#")
-]
+
+
+def pin_lines(file: str) -> list[str]:
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+PIN_LINES = pin_lines("requirements.txt")
+RYU_PIN_LINES = pin_lines("packaging/requirements-ryu.txt")
 
 
 def project() -> dict[str, Any]:
@@ -76,7 +80,7 @@ def check_passes(*command: str, **variables: str) -> None:
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
 
 
-@pytest.mark.parametrize("line", PIN_LINES)
+@pytest.mark.parametrize("line", [*PIN_LINES, *(line for line in RYU_PIN_LINES if line not in PIN_LINES)])
 def test_every_requirement_is_one_exact_version_and_nothing_else(line: str) -> None:
     assert re.fullmatch(r'[\w.-]+==[\w.]+(; python_version (<|>=) "3\.\d+")?', line)
 
@@ -110,6 +114,12 @@ def test_the_environment_of_bootstrap_holds_the_pinned_versions() -> None:
     pinned = pins(f"{sys.version_info[0]}.{sys.version_info[1]}")
     installed = {name: [metadata.version(name)] for name in pinned}
     assert installed == pinned
+
+
+def test_the_app_runs_on_the_same_eventlet_under_both_libraries() -> None:
+    assert set(RYU_PIN_LINES) & {line for line in PIN_LINES if line.startswith(("eventlet==", "greenlet=="))} != set()
+    assert {"ryu==4.34"} <= set(RYU_PIN_LINES)
+    assert not any(line.startswith("os-ken") for line in RYU_PIN_LINES)  # where os-ken is, it is what is used
 
 
 def test_the_changelog_speaks_of_this_version() -> None:
