@@ -30,8 +30,7 @@ from _common import (
     print_figures,
 )
 
-from kvfabric.emulation import _NICE as REPLAY_NICE
-from kvfabric.emulation import PUBLISH
+from kvfabric.emulation import PUBLISH, REPLAY_NICE
 from kvfabric.machine import read_softnet, softnet_delta
 from kvfabric.scenario import Scenario, load_scenario
 from kvfabric.tables import Cell, Column
@@ -85,7 +84,7 @@ def circuits_up(
     steering = choose_steering() if steer else None
     settings = link_settings(scenario)
     offload = {"tso": chosen.tso, "gso": chosen.tso, "gro": False, "tx": chosen.tx}
-    kv = LinkSettings(settings.mtu, settings.queue, settings.classes, settings.limit, offload)
+    kv = LinkSettings(settings.mtu, settings.queue, settings.classes, settings.limit, offload=offload)
     optical = Optical(cluster, scenario.scale.rate)
     with ExitStack() as undo:
         directory = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="ovs-")))
@@ -180,12 +179,12 @@ def one_case(scenario: Scenario, cluster: Cluster, chosen: Offloads, asked: argp
         undo.callback(engine.close)
         wanted = pairs(net.optical, back=not asked.one_way)
         for place, (a, b) in enumerate(wanted):
-            engine.prepare(a, b, place)
+            engine.dialer.prepare(a, b, place)
         until = monotonic() + _OPEN_S
-        while engine.preparing and monotonic() < until:
+        while engine.dialer.preparing and monotonic() < until:
             engine.run(monotonic() + 0.02)
-        if engine.preparing:
-            raise NoFigureError(f"{engine.preparing} connections did not open within {_OPEN_S:g} s ({chosen})")
+        if engine.dialer.preparing:
+            raise NoFigureError(f"{engine.dialer.preparing} connections did not open within {_OPEN_S:g} s ({chosen})")
         send(net, engine, wanted, _WARM_BYTES, 0)
         return [send(net, engine, wanted, asked.bytes, (turn + 1) * len(wanted)) for turn in range(asked.rounds)], up_s
 

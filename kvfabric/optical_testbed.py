@@ -60,7 +60,8 @@ class OpticalTestbed:
                 EmulatedOptical(
                     fabric_of(scenario), settings, self.optical, settings,
                     SwitchSettings(
-                        directory, controller=f"tcp:127.0.0.1:{_OPENFLOW_PORT}", datapath=ocs.datapath, cpus=switch_cpus
+                        directory, controller=f"tcp:127.0.0.1:{_OPENFLOW_PORT}", datapath=ocs.datapath, cpus=switch_cpus,
+                        receive_cpu=None if steering is None else steering.router_cpu(0),
                     ),
                     host_sysctls=host_sysctls(scenario), seed=scenario.seed, publish=publish, steering=steering, observed=False,
                 )
@@ -198,7 +199,7 @@ class OpticalTestbed:
     def faults(self) -> list[str]:
         """In words, every shutter that is gone, every flow table that is not the rules of the circuits the controller holds,
         and every switch without its controller; as it is now, while nothing moves."""
-        found = self.shutters.faults(self._netlink)
+        found = [*self.shutters.faults(self._netlink), *self.fabric.switch.buffer_faults()]
         if self.controller.poll() is not None:
             return [*found, f"the controller has ended ({self.controller.returncode}): {self._last_words()}"]
         for plane in self._planes():

@@ -196,17 +196,21 @@ class EmulatedFabric:
                 found.append(fault)
         return found + self._segment_faults()
 
+    def _single_segment_ports(self) -> list[Port]:
+        """Ports of hosts to which TCP is to hand over single segments."""
+        hosts = self.fabric.of_kind(NodeKind.HOST) if one_segment(self.settings.offload) else ()
+        return [port for host in hosts for port in self.fabric.ports_of[host.name]]
+
     def _segment_faults(self) -> list[str]:
-        """Ports of hosts to which TCP may hand more than single segments although it is not to."""
-        if not one_segment(self.settings.offload):
-            return []
+        limits: dict[str, dict[int, int]] = {}
         found = []
-        for host in self.fabric.of_kind(NodeKind.HOST):
-            node = self.node(host.name)
-            limits = links.segment_limits(node.namespace.netlink)
-            for name, index in node.index_of.items():
-                if index in limits and limits[index] != 1:
-                    found.append(f"{name}: TCP may hand over {limits[index]} segments as one packet, planned 1")
+        for port in self._single_segment_ports():
+            node = self.node(port.node)
+            if port.node not in limits:
+                limits[port.node] = links.segment_limits(node.namespace.netlink)
+            limit = limits[port.node].get(node.index_of.get(port.name, 0), 1)  # one that is gone is named already
+            if limit != 1:
+                found.append(f"{port.name}: TCP may hand over {limit} segments as one packet, planned 1")
         return found
 
     def offloads(self) -> dict[str, dict[str, bool]]:

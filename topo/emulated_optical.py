@@ -15,7 +15,7 @@ from typing import Any
 from topo import links, tc
 from topo.emulated import EmulatedFabric, LinkSettings
 from topo.fabric import IFNAMSIZ, Fabric, FabricError, Port
-from topo.mn import NetlinkNode, ShapedLink
+from topo.mn import NetlinkNode, ShapedLink, one_segment
 from topo.netlink import NetlinkSocket
 from topo.netns import RPS_DEFAULT, Namespace, has_sysctl
 from topo.optical import KV_NIC, Optical, PlanePort, switch_mac
@@ -190,6 +190,10 @@ class EmulatedOptical(EmulatedFabric):
         for place, _ in self.optical.places():
             found += self._fault(self.optical.switch_port(place), BARE)
         return found
+
+    def _single_segment_ports(self) -> list[Port]:
+        found = super()._single_segment_ports()
+        return [*found, *self._kv_shapes] if one_segment(self.kv_settings.offload) else found
 
     def _fault(self, port: Port, wanted: PortState) -> list[str]:
         node = self.node(port.node)

@@ -95,7 +95,7 @@ def test_planes_come_up_shaped_and_wired_as_planned(tmp_path: Path) -> None:
         assert shutters.faults(net.node("ocs0").namespace.netlink) == []
         assert net.switch.buffer_faults() == []
         assert net.switch.bridges() == ("ocs0", "ocs1")
-        assert set(net.counters()) == set(net.fabric.peer) | set(net.kv_shapes)
+        assert set(net.counters()) == set(net.shapes)
         assert len(set(net.switch_indices().values())) == net.optical.planes * net.optical.ports
         assert set(net.switch_counters()) == set(net.switch_indices())
         assert net.kv_path("p1g1", "d0g1") == (Port("p1g1", 1), Port("ocs1", 2))

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -397,7 +398,6 @@ def keys_of(schema: dict[str, Any]) -> set[str]:
 
 
 def test_the_schema_accepts_the_built_in_scenarios_and_refuses_unknown_keys() -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     schema = json_schema()
     validator = jsonschema.Draft202012Validator(schema)
     for item in built_in_scenarios():
