@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic, monotonic_ns
 
-from controller.client import Answers, OcsClient, Received, Rejected
+from controller.client import Answers, ControllerGone, OcsClient, Received, Rejected
 from controller.ocs_messages import Answer, Event, EventKind, Order, Outcome
 from controller.optical import OpticalNetwork
 from controller.optical_events import CloseGate, Connect, GiveUp, OpenGate, OpticalInstruction, SetTimer, WindowRecord
@@ -19,6 +19,9 @@ from topo.scale import Scale
 from workloads.events import ReleaseSchedule, StartTransfer, TurnQueued
 from workloads.replay.engine import ReplayEngine
 from workloads.replay.flows import FlowResult, FlowSpec
+
+_ANSWER_S = 5.0
+"""How long a circuit may be without news after its instant: beyond any τ and any bound of the controller's own."""
 
 
 @dataclass(slots=True)
@@ -70,6 +73,7 @@ class CircuitDriver:
         self._requests: dict[int, str] = {}
         self._last: dict[tuple[int, int], Command] = {}
         self._serial = 0
+        self._gone: str | None = None
         engine.on_drained = self._drained
 
     # TransferNetwork
@@ -202,12 +206,38 @@ class CircuitDriver:
         )
         command = Command(one.prefill, one.decode, at_ns, sum(len(order.planes) for order in orders))
         self._commands[tag] = self._last[one.prefill, one.decode] = command
-        self._requests[self._client.connect(*orders)] = tag
+        reason = self._gone
+        if reason is None:
+            try:
+                self._requests[self._client.connect(*orders)] = tag
+            except ControllerGone as gone:
+                reason = str(gone)
+        if reason is None:
+            silent = f"the controller has not answered for {_ANSWER_S:g} s"
+            self._engine.call_at(max(monotonic(), at_ns / 1e9) + _ANSWER_S, lambda: self._failed(tag, silent))
+        else:
+            # From the loop: the state machine is in the middle of its instructions.
+            self._engine.call_at(monotonic(), lambda: self._failed(tag, reason))
 
     def receive(self) -> None:
         """To be called when the client has something to read."""
-        for one in self._client.receive():
+        try:
+            received = self._client.receive()
+        except ControllerGone as gone:
+            self._lose(f"the controller is gone: {gone}")
+            return
+        for one in received:
             self._take(one)
+
+    def _lose(self, reason: str) -> None:
+        """No circuit will be moved any more; those that stand go on. Told once."""
+        if self._gone is None:
+            self._gone = reason
+            self._on_fault(reason)
+            for fileno in self._client.filenos:
+                self._engine.forget(fileno)
+            for tag in list(self._commands):
+                self._failed(tag, reason)
 
     def _take(self, one: Received) -> None:
         if isinstance(one, Event):

@@ -8,7 +8,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal
 
-from controller.client import ControllerGone
 from controller.optical import OpticalNetwork
 from controller.optical_config import OpticalConfig
 from controller.optical_events import WindowRecord
@@ -156,12 +155,7 @@ class CircuitRun:
         if self._driver is None:
             self._testbed.client.receive()  # of what was before: nobody waits for it
             return
-        try:
-            self._driver.receive()
-        except ControllerGone as gone:
-            fault = f"the controller is gone: {gone}"
-            if fault not in self._faults:
-                self._faults.append(fault)
+        self._driver.receive()
 
     def _window_over(self, record: WindowRecord, command: Command | None) -> None:
         tau_ns = self._testbed.tau_emu_s * 1e9
