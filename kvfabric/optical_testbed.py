@@ -19,14 +19,13 @@ from controller.ocs_messages import Event, EventKind, Order, PlaneState, Verb
 from kvfabric._schema_fabric import OcsSpec
 from kvfabric.errors import KvfabricError, MachineCannot
 from kvfabric.scenario import Scenario
-from kvfabric.testbed import fabric_of, host_sysctls, link_settings
+from kvfabric.testbed import fabric_of, host_sysctls, link_settings, optical_of
 from ocs_switch.crossbar import Circuit
 from ocs_switch.rules import rules
 from ocs_switch.shutters import Shutters
 from topo.emulated_optical import EmulatedOptical, SwitchSettings
 from topo.fabric import NodeKind
 from topo.netlink import NetlinkSocket
-from topo.optical import Optical
 from topo.ovs import OvsError
 from topo.steering import Steering
 from workloads.replay.connections import Endpoint
@@ -37,12 +36,6 @@ CONTROLLER_NICE = -15
 """Before the switch, whose CPU it shares: it takes little, and a circuit waits for it."""
 _READY_S = 15.0
 _ANSWER_S = 5.0
-
-
-def optical_of(scenario: Scenario) -> Optical:
-    """The scenario's planes at its emulated rate."""
-    ocs = scenario.fabric.circuits or OcsSpec()
-    return Optical(scenario.cluster_layout(), scenario.scale.rate, ocs.planes or 0)
 
 
 class OpticalTestbed:

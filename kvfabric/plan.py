@@ -12,9 +12,10 @@ from typing import Any
 
 from kvfabric.scenario import Scenario
 from kvfabric.tables import Column, pairs, show, table
-from kvfabric.testbed import link_settings, socket_settings
+from kvfabric.testbed import KEEPER, link_settings, optical_of, socket_settings
 from kvfabric.workload import Workload, build_workload
-from topo.scale import KeptRatio, Scale, ScaleCheck, ScaleInputs, checks, kept
+from ocs_switch.limits import refusal
+from topo.scale import Circuits, KeptRatio, Scale, ScaleCheck, ScaleInputs, checks, kept
 from topo.shaping import ETHERNET_HEADER, Queue
 from topo.units import format_rate, format_size, format_time
 
@@ -23,6 +24,9 @@ CARRIED_BPS = 150e6
 and no measured limit. ``benchmarks/capacity.py`` finds what a machine carries; the verdict judges what it carried."""
 PACKETS_PER_S = 12_000.0
 """Packets per second of one link above which the sheet warns; as round a figure."""
+CONTROL_S = 5e-3
+"""From a window's start to its ports going dark, emulated, at the worst seen on two busy cores; 1 to 2 ms is usual. The verdict
+judges what it was."""
 _BARE_RTT_S = 0.3e-3
 """Round trip without queues through four routed hops there: what veth and two CPUs take, whatever the rate."""
 _KERNEL_RTO_S = 0.2
@@ -90,6 +94,7 @@ def _inputs(scenario: Scenario, workload: Workload, scale: Scale) -> ScaleInputs
         offered_Bps=_offered_Bps(workload, scenario, scale),
         packets_per_s=PACKETS_PER_S,
         carried_Bps=CARRIED_BPS,
+        circuits=None if scenario.fabric.circuits is None else Circuits(scenario.fabric.circuits.tau, CONTROL_S),
     )
 
 
@@ -105,12 +110,29 @@ def _facts(scenario: Scenario, workload: Workload, scale: Scale) -> tuple[tuple[
         ("cluster", f"{cluster.size} GPUs: {cluster.prefill} prefill + {cluster.decode} decode instances of tp {cluster.tp}"),
         ("model", f"{workload.model.name}, {format_size(workload.bytes_per_token_per_gpu)} of KV per token and GPU"),
         ("fabric", f"{cluster.racks} leaves of {cluster.rack}, {scenario.uplinks} spines, {ratio:.3g}:1"),
+        *_circuit_facts(scenario, scale),
         ("turns", f"{len(offered.turns)}{synthetic}; load " + ", ".join(
             f"{name} {load:.3g}" for name, load in offered.realised_load.items())),
         ("offered digest", offered.digest),
         ("a lost packet costs", f"{rto} emulated at worst (TCP's least RTO)"),
         ("expected duration", f"{format_time(arrivals)} of arrivals, {drain} more at most"),
     )  # fmt: skip
+
+
+def _circuit_facts(scenario: Scenario, scale: Scale) -> tuple[tuple[str, str], ...]:
+    ocs = scenario.fabric.circuits
+    if ocs is None:
+        return ()
+    planes = optical_of(scenario)
+    refused = refusal(ocs.tau, scenario.scale.time, KEEPER)
+    kept = f"cannot be kept: {refused}" if refused else f"kept by {KEEPER.value}"
+    return (
+        (
+            "optical switch",
+            f"{planes.planes} planes of {planes.ports} ports, policy {ocs.policy}, reuse {'on' if ocs.reuse else 'off'}",
+        ),
+        ("reconfiguration", f"{format_time(ocs.tau)}, {format_time(scale.to_emu_time(ocs.tau))} emulated, {kept}"),
+    )
 
 
 def _quantities(scenario: Scenario, inputs: ScaleInputs, scale: Scale) -> tuple[Quantity, ...]:

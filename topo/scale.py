@@ -69,11 +69,12 @@ class Scale:
 @dataclass(frozen=True, slots=True)
 class Circuits:
     """An OCS: ``tau_s``, the real delay of a reconfiguration; ``control_s``, from the decision to the switch, and
-    ``rto_s``, TCP's least retransmission timeout, both in emulated seconds because neither scales."""
+    ``rto_s``, TCP's least retransmission timeout, both in emulated seconds because neither scales. ``rto_s`` is None where
+    senders wait for light, so that no packet is lost to a moving port."""
 
     tau_s: float
     control_s: float
-    rto_s: float
+    rto_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +164,14 @@ def checks(scale: Scale, inputs: ScaleInputs) -> tuple[ScaleCheck, ...]:
     rate = scale.rate_emu_Bps
     transfer = scale.to_emu_bytes(inputs.transfer_bytes)
     segment = inputs.mtu - TCP_IP_HEADERS
-    found = [
+    shared = [
         at_most("window / transfer", None, inputs.window_bytes / transfer, WINDOW_SHARE,
                 "a smaller receive window, or a longer scale.time, which makes flows longer"),
         at_most("loaded RTT / transfer", None, (inputs.rtt_s + inputs.queue_s) * rate / transfer, RTT_SHARE,
                 "a smaller receive window, the fair queue, or a longer scale.time"),
+    ]  # fmt: skip
+    found = [
+        *(shared if inputs.circuits is None else ()),  # nobody else waits behind a circuit's window
         at_most("bandwidth-delay product, segments", None, rate * inputs.rtt_s / segment, BDP_SEGMENTS,
                 "a lower scale.rate"),
         at_most("packets/s of one link", scale.rate_real_Bps / segment, rate / segment, inputs.packets_per_s,
@@ -177,9 +181,10 @@ def checks(scale: Scale, inputs: ScaleInputs) -> tuple[ScaleCheck, ...]:
     ]  # fmt: skip
     if inputs.circuits is not None:
         circuits, tau = inputs.circuits, scale.to_emu_time(inputs.circuits.tau_s)
-        found += [
-            at_most("least RTO, s", None, circuits.rto_s, tau, "a smaller rto_min, or a longer scale.time: a packet lost to a "
-                    "moving port must not cost more than the move"),
-            at_most("control latency, s", None, circuits.control_s, CONTROL_SHARE * tau, "a longer scale.time"),
-        ]  # fmt: skip
+        if circuits.rto_s is not None:
+            found.append(
+                at_most("least RTO, s", None, circuits.rto_s, tau, "a smaller rto_min, or a longer scale.time: a packet lost to a "
+                        "moving port must not cost more than the move")
+            )  # fmt: skip
+        found.append(at_most("control latency, s", None, circuits.control_s, CONTROL_SHARE * tau, "a longer scale.time"))
     return tuple(found)
