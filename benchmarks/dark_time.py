@@ -2,7 +2,8 @@
 
 One plane, five ports. Port 0 sends a numbered frame every 100 µs and is moved between two others; port 1 sends as many to port
 4 over a circuit that is left alone. Shutters keep the dark time; the rules are exchanged behind them over OpenFlow, and light
-comes back at τ or when every packet follows the new rules, whichever is later. ``--fence`` says how that is known.
+comes back at τ or when every packet follows the new rules, whichever is later. ``--fence`` says who
+does it, and how that is known.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from _common import Figures, NoFigureError, argument_parser, main, number, print
 from _openflow import Connection
 
 from kvfabric.emulation import PUBLISH
+from kvfabric.ocs_process import OPENFLOW_PORT, OcsController
 from kvfabric.scenario import load_scenario
 from kvfabric.tables import Cell
 from kvfabric.testbed import choose_steering, host_sysctls, link_settings
@@ -32,7 +34,7 @@ from ocs_switch.shutters import Shutters
 from topo.cluster import Cluster
 from topo.emulated_optical import EmulatedOptical, SwitchSettings
 from topo.leafspine import LeafSpine
-from topo.optical import KV_NIC, Optical, PlanePort
+from topo.optical import KV_NIC, Optical, PlaneCircuit, PlanePort
 
 CLUSTER = Cluster(2, 3, 1, 3)
 MOVED, STANDING, STANDING_PEER = 0, 1, 4
@@ -74,8 +76,23 @@ class Plane:
         return began, max(until, earliest), earliest <= until
 
 
+@dataclass
+class OrderedPlane:
+    """The same under the Ryu app, as a run has it."""
+
+    controller: OcsController
+
+    def connect(self, a: int, b: int, left: int, tau_s: float) -> tuple[int, int, bool]:
+        """See Plane."""
+        del left  # replaced
+        armed = self.controller.move(0, a, b)
+        assert armed.dark_ns is not None
+        assert armed.up_ns is not None
+        return armed.dark_ns, armed.up_ns, armed.up_ns - armed.dark_ns <= round(tau_s * 1e9)
+
+
 @contextmanager
-def plane(how: str) -> Iterator[tuple[Plane, Probes]]:
+def plane(how: str, tau_s: float) -> Iterator[tuple[Plane | OrderedPlane, Probes]]:
     """The plane with its two circuits, and probes at all ports."""
     scenario = load_scenario("demo", ())
     optical = Optical(CLUSTER, scenario.scale.rate)
@@ -83,7 +100,10 @@ def plane(how: str) -> Iterator[tuple[Plane, Probes]]:
     with ExitStack() as undo:
         directory = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="ovs-")))
         cpu = None if steering is None else steering.router_cpu(0)
-        switch_settings = SwitchSettings(directory, datapath="user", cpus=None if cpu is None else {cpu}, receive_cpu=cpu)
+        switch_settings = SwitchSettings(
+            directory, controller=f"tcp:127.0.0.1:{OPENFLOW_PORT}" if how == "app" else None, datapath="user",
+            cpus=None if cpu is None else {cpu}, receive_cpu=cpu,
+        )  # fmt: skip
         settings = link_settings(scenario)
         net = undo.enter_context(
             EmulatedOptical(
@@ -96,12 +116,21 @@ def plane(how: str) -> Iterator[tuple[Plane, Probes]]:
             os.sched_setaffinity(0, {steering.host_cpu})
         netlink = net.node("ocs0").namespace.netlink
         shutters = undo.enter_context(Shutters.attached_to(netlink, net.switch_indices()))
-        switch = Connection(net.switch.directory / "ocs0.mgmt")
-        undo.callback(switch.close)
-        fence = undo.enter_context(Fence(net.switch.directory / "ovs-vswitchd.ctl"))
         pairs = ((MOVED, TARGETS[0]), (STANDING, STANDING_PEER))
-        switch.change([], [(a + 1, b + 1) for one in pairs for a, b in (one, one[::-1])])
-        shutters.open(PlanePort(0, port) for one in pairs for port in one)
+        ordered: Plane | OrderedPlane
+        if how == "app":
+            cpus = None if cpu is None else {cpu}
+            controller = OcsController(optical, net.switch_indices(), shutters.light.fd, tau_s, directory, cpus)
+            undo.callback(controller.close)
+            controller.join(PlaneCircuit(0, *one) for one in pairs)
+            ordered = OrderedPlane(controller)
+        else:
+            switch = Connection(net.switch.directory / "ocs0.mgmt")
+            undo.callback(switch.close)
+            fence = undo.enter_context(Fence(net.switch.directory / "ovs-vswitchd.ctl"))
+            switch.change([], [(a + 1, b + 1) for one in pairs for a, b in (one, one[::-1])])
+            shutters.open(PlanePort(0, port) for one in pairs for port in one)
+            ordered = Plane(net, shutters, switch, fence, how)
         stations = []
         for place, gpu in optical.places():
             host = optical.name(gpu)
@@ -109,7 +138,7 @@ def plane(how: str) -> Iterator[tuple[Plane, Probes]]:
             mac = optical.fabric.by_name[host].mac(KV_NIC)
             stations.append(Station(place.port, node.namespace, f"{host}-eth{KV_NIC}", mac))
         probes = undo.enter_context(Probes(stations))
-        yield Plane(net, shutters, switch, fence, how), probes
+        yield ordered, probes
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +160,7 @@ class Outcome:
 
 def moves_at(tau_s: float, count: int, how: str) -> Outcome:
     """Move ``count`` times with streams running. Raises NoFigureError when a move was not seen at all."""
-    with plane(how) as (switched, probes):
+    with plane(how, tau_s) as (switched, probes):
         span_s = tau_s + 2 * _PAUSE_S + 0.02
         arrivals: dict[int, dict[int, set[int]]] = {MOVED: {}, STANDING: {}}
 
@@ -204,7 +233,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argument_parser(__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--tau", type=float, nargs="+", default=[1, 2, 5, 10, 25, 50, 100], metavar="MS")
     parser.add_argument("--moves", type=int, default=50)
-    parser.add_argument("--fence", choices=("purge", "settle", "none"), default="purge", help="when rules are in place")
+    parser.add_argument(
+        "--fence",
+        choices=("app", "purge", "settle", "none"),
+        default="app",
+        help="who moves circuits: the Ryu app, or this program",
+    )
     return parser
 
 

@@ -14,6 +14,7 @@ from controller.client import Answers, ControllerGone, OcsClient, Received, Reje
 from controller.ocs_messages import Answer, Event, EventKind, Order, Outcome
 from controller.optical import OpticalNetwork
 from controller.optical_events import CloseGate, Connect, GiveUp, OpenGate, OpticalInstruction, SetTimer, WindowRecord
+from kvfabric.ocs_process import complaint
 from topo.optical import Optical
 from topo.scale import Scale
 from workloads.events import ReleaseSchedule, StartTransfer, TurnQueued
@@ -257,15 +258,15 @@ class CircuitDriver:
             self._arrived(tag, None, answer.up_ns or monotonic_ns())
 
     def _event(self, event: Event) -> None:
-        where = "" if event.plane is None else f"plane {event.plane}: "
-        if event.kind is EventKind.ARMED and event.tag in self._commands and event.up_ns is not None:
+        fault = complaint(event)
+        if fault is not None:
+            self._on_fault(fault)
+        if event.tag not in self._commands:
+            return
+        if event.kind is EventKind.ARMED and event.up_ns is not None:
             self._arrived(event.tag, event.dark_ns, event.up_ns)
-        elif event.kind is EventKind.ERROR:
-            self._on_fault(f"{where}{event.detail}")
-            if event.tag in self._commands and event.up_ns is None:
-                self._failed(event.tag, f"{where}{event.detail}")
-        elif event.kind is EventKind.DISCONNECTED:
-            self._on_fault(f"{where}the switch lost its controller: {event.detail}")
+        elif event.kind is EventKind.ERROR and event.up_ns is None:
+            self._failed(event.tag, fault or "an error of the controller")
 
     def _arrived(self, tag: str, dark_ns: int | None, up_ns: int) -> None:
         command = self._commands[tag]

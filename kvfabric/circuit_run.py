@@ -80,8 +80,8 @@ class CircuitRun:
 
     def preflight(self, engine: ReplayEngine) -> Preflight:
         """One circuit on every plane, then as over packets."""
-        engine.watch(self._testbed.client.filenos[0], self._receive)
-        engine.watch(self._testbed.client.filenos[1], self._receive)
+        engine.watch(self._testbed.controller.client.filenos[0], self._receive)
+        engine.watch(self._testbed.controller.client.filenos[1], self._receive)
         self._testbed.join({0: 0})
         pairs = tuple(
             (
@@ -108,7 +108,7 @@ class CircuitRun:
             until = monotonic() + PREPARE_S
             while engine.dialer.preparing and monotonic() < until and not stopped():
                 engine.run(monotonic() + 0.05)
-        self._testbed.part()
+        self._testbed.controller.part()
 
     def open(self, engine: ReplayEngine, scale: Scale, epoch: float, lookahead_s: float, *,
              rehearsal: bool = False) -> tuple[ServingModel, TransferNetwork | None]:  # fmt: skip
@@ -127,7 +127,7 @@ class CircuitRun:
         )
         network = OpticalNetwork(config, left_bytes=lambda t: driver.left_bytes(t), errors=self._error_of)  # noqa: PLW0108 - made next
         driver = CircuitDriver(
-            network, engine, self._testbed.client, self._testbed.optical, scale,
+            network, engine, self._testbed.controller.client, self._testbed.optical, scale,
             epoch=epoch,
             on_window=(lambda _record, _command: None) if rehearsal else self._window_over,
             on_fault=self._faults.append,
@@ -146,14 +146,15 @@ class CircuitRun:
         """Between rehearsal and window: no circuit stands, and what the rehearsal cost in connections is opened again."""
         del engine, stopped
         self._driver = None
-        self._testbed.part()
+        self._testbed.controller.part()
         self._faults.clear()
+        self._testbed.controller.noticed.clear()
         self._lost_before = self._lost()
         self.paths.begin()
 
     def _receive(self) -> None:
         if self._driver is None:
-            self._testbed.client.receive()  # of what was before: nobody waits for it
+            self._testbed.controller.client.receive()  # of what was before: nobody waits for it
             return
         self._driver.receive()
 
@@ -209,7 +210,7 @@ class CircuitRun:
         """What the verdict has to know of the circuits."""
         counts = self._network.counts if self._network is not None and self._in_window else None
         return CircuitEvidence(
-            faults=tuple(self._faults),
+            faults=(*self._faults, *self._testbed.controller.noticed),
             lost_packets=self._lost() - self._lost_before,
             tau_emu_s=self._testbed.tau_emu_s,
             dark_errors_emu_s=tuple(row.dark_error_emu_s for row in self.rows if row.dark_error_emu_s is not None),

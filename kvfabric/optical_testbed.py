@@ -5,19 +5,12 @@ The controller is the Ryu app of ``controller.ocs_app``. Nothing here knows when
 
 from __future__ import annotations
 
-import os
-import select
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
-from time import monotonic, sleep
 
-from controller.client import ControllerGone, OcsClient, Planes, Received
-from controller.ocs_config import OcsConfig, PlaneConfig, to_text
-from controller.ocs_messages import Event, EventKind, Order, PlaneState, Verb
 from kvfabric._schema_fabric import OcsSpec
-from kvfabric.errors import KvfabricError, MachineCannot
+from kvfabric.errors import KvfabricError
+from kvfabric.ocs_process import OPENFLOW_PORT, OcsController
 from kvfabric.scenario import Scenario
 from kvfabric.testbed import fabric_of, host_sysctls, link_settings, optical_of
 from ocs_switch.crossbar import Circuit
@@ -31,11 +24,6 @@ from topo.steering import Steering
 from workloads.replay.connections import Endpoint
 
 _DIRECTORY = Path("/run/kvfabric-ocs")
-_OPENFLOW_PORT = 6653
-CONTROLLER_NICE = -15
-"""Before the switch, whose CPU it shares: it takes little, and a circuit waits for it."""
-_READY_S = 15.0
-_ANSWER_S = 5.0
 
 
 class OpticalTestbed:
@@ -48,7 +36,6 @@ class OpticalTestbed:
         self.tau_emu_s = ocs.tau * scenario.scale.time
         self.optical = optical_of(scenario)
         self._undo = ExitStack()
-        self._directory = directory
         switch_cpus = None if steering is None else {steering.router_cpu(0)}
         try:
             settings = link_settings(scenario)
@@ -56,7 +43,7 @@ class OpticalTestbed:
                 EmulatedOptical(
                     fabric_of(scenario), settings, self.optical, settings,
                     SwitchSettings(
-                        directory, controller=f"tcp:127.0.0.1:{_OPENFLOW_PORT}", datapath=ocs.datapath, cpus=switch_cpus,
+                        directory, controller=f"tcp:127.0.0.1:{OPENFLOW_PORT}", datapath=ocs.datapath, cpus=switch_cpus,
                         receive_cpu=None if steering is None else steering.router_cpu(0),
                     ),
                     host_sysctls=host_sysctls(scenario), seed=scenario.seed, publish=publish, steering=steering, observed=False,
@@ -65,7 +52,11 @@ class OpticalTestbed:
             self._netlink = NetlinkSocket()
             self._undo.callback(self._netlink.close)
             self.shutters = self._undo.enter_context(Shutters.attached_to(self._netlink, self.fabric.switch_indices()))
-            self._start_controller(switch_cpus)
+            self.controller = self._undo.enter_context(
+                OcsController(
+                    self.optical, self.fabric.switch_indices(), self.shutters.light.fd, self.tau_emu_s, directory, switch_cpus
+                )
+            )
         except BaseException:
             self.close()
             raise
@@ -80,111 +71,12 @@ class OpticalTestbed:
         """End the controller, then the network."""
         self._undo.close()
 
-    def _start_controller(self, cpus: set[int] | None) -> None:
-        indices, ports = self.fabric.switch_indices(), range(self.optical.ports)
-        by_plane = {
-            plane: tuple(indices[place] for place in sorted(indices) if place.plane == plane)
-            for plane in range(self.optical.planes)
-        }
-        northbound = str(self._directory / "northbound.sock")
-        config = OcsConfig(
-            planes=tuple(
-                PlaneConfig(self.optical.switch(plane).dpid, self.tau_emu_s, tuple(port + 1 for port in ports), by_plane[plane])
-                for plane in range(self.optical.planes)
-            ),
-            northbound=northbound,
-            openflow_port=_OPENFLOW_PORT,
-            light_fd=self.shutters.light.fd,
-        )
-        path = self._directory / "controller.json"
-        path.write_text(to_text(config), encoding="utf-8")
-        self._log = self._directory / "controller.log"
-        had = os.sched_getaffinity(0)
-        with self._log.open("wb") as log:
-            try:
-                if cpus is not None:
-                    os.sched_setaffinity(0, cpus)
-                self.controller = subprocess.Popen(
-                    [sys.executable, "-m", "controller.ocs_app", str(path)],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[self.shutters.light.fd],
-                )  # fmt: skip
-            finally:
-                os.sched_setaffinity(0, had)
-        self._undo.callback(self._end_controller)
-        os.setpriority(os.PRIO_PROCESS, self.controller.pid, CONTROLLER_NICE)
-        until = monotonic() + _READY_S
-        self.client = self._undo.enter_context(self._connect(northbound, until))
-        ready: set[int | None] = set()
-        while len(ready) < self.optical.planes:
-            for one in self._wait(until, "the switches did not connect to their controller"):
-                if isinstance(one, Event) and one.kind is EventKind.READY:
-                    ready.add(one.plane)
-
-    def _connect(self, address: str, until: float) -> OcsClient:
-        while True:
-            try:
-                return OcsClient(address)
-            except OSError:
-                if self.controller.poll() is not None or monotonic() > until:
-                    raise MachineCannot(
-                        f"the controller of the optical switch did not start: {self._last_words()}", "see kvfabric doctor"
-                    ) from None
-                sleep(0.01)
-
-    def _wait(self, until: float, otherwise: str) -> tuple[Received, ...]:
-        left = until - monotonic()
-        if left <= 0 or self.controller.poll() is not None:
-            raise MachineCannot(f"{otherwise}: {self._last_words()}", "see kvfabric doctor; run it again with --debug")
-        select.select(self.client.filenos, [], [], min(left, 0.5))
-        try:
-            return self.client.receive()
-        except ControllerGone as gone:
-            raise MachineCannot(f"{otherwise}: {gone}: {self._last_words()}", "run it again with --debug") from None
-
-    def _last_words(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
-        return lines[-1] if lines else "it said nothing"
-
-    def _end_controller(self) -> None:
-        if self.controller.poll() is None:
-            self.controller.terminate()
-            try:
-                self.controller.wait(3)
-            except subprocess.TimeoutExpired:
-                self.controller.kill()
-        self.controller.wait()
-
     def join(self, pairs: dict[int, int]) -> None:
         """Have circuits set up between prefill and decode instances, outside any window, and wait until they carry light.
 
         Raises MachineCannot if they do not.
         """
-        tag = f"join {sorted(pairs.items())}"
-        orders = [
-            Order(a=circuit.prefill_port, b=circuit.decode_port, planes=(circuit.plane,), replace=True, force=True, tag=tag)
-            for prefill, decode in pairs.items()
-            for circuit in self.optical.circuits(prefill, decode)
-        ]
-        self.client.connect(*orders)
-        up, until = 0, monotonic() + self.tau_emu_s + _ANSWER_S
-        while up < len(orders):
-            for one in self._wait(until, f"circuits {pairs} did not come up"):
-                if isinstance(one, Event) and one.tag == tag:
-                    up += one.kind is EventKind.UP
-                    if one.kind in (EventKind.ERROR, EventKind.REFUSED):
-                        raise MachineCannot(f"circuits {pairs} did not come up: {one.detail}", "run it again with --debug")
-
-    def part(self) -> None:
-        """Take every circuit down, outside any window. Raises MachineCannot if one stays."""
-        orders = [
-            Order(a=a, b=b, planes=(plane.plane,), verb=Verb.DISCONNECT) for plane in self._planes() for a, b in plane.circuits
-        ]
-        if orders:
-            self.client.disconnect(*orders)
-        until = monotonic() + _ANSWER_S
-        while any(plane.circuits or plane.moving or plane.announced for plane in self._planes()):
-            if monotonic() > until:
-                raise MachineCannot("circuits could not be taken down", "run it again with --debug")
+        self.controller.join(circuit for prefill, decode in pairs.items() for circuit in self.optical.circuits(prefill, decode))
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Every host as the replay sees it: by its KV NIC."""
@@ -212,10 +104,10 @@ class OpticalTestbed:
         return list(self.fabric.switch.buffer_faults())
 
     def _table_faults(self) -> list[str]:
-        if self.controller.poll() is not None:
-            return [f"the controller has ended ({self.controller.returncode}): {self._last_words()}"]
+        if self.controller.ended is not None:
+            return [self.controller.ended]
         found = []
-        for plane in self._planes():
+        for plane in self.controller.planes():
             where = f"plane {plane.plane}"
             if plane.state != "ready":
                 found.append(f"{where}: its switch is {plane.state}")
@@ -227,10 +119,3 @@ class OpticalTestbed:
                 extra = sorted(map(str, have - wanted))
                 found.append(f"{where}: the switch has rules {extra} too many, lacks {sorted(wanted - have)}")
         return found
-
-    def _planes(self) -> tuple[PlaneState, ...]:
-        request, until = self.client.planes(), monotonic() + _ANSWER_S
-        while True:
-            for one in self._wait(until, "the controller did not say how its planes are"):
-                if isinstance(one, Planes) and one.request == request:
-                    return one.planes

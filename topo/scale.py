@@ -182,9 +182,7 @@ def checks(scale: Scale, inputs: ScaleInputs) -> tuple[ScaleCheck, ...]:
     if inputs.circuits is not None:
         circuits, tau = inputs.circuits, scale.to_emu_time(inputs.circuits.tau_s)
         if circuits.rto_s is not None:
-            found.append(
-                at_most("least RTO, s", None, circuits.rto_s, tau, "a smaller rto_min, or a longer scale.time: a packet lost to a "
-                        "moving port must not cost more than the move")
-            )  # fmt: skip
+            note = "a smaller rto_min, or a longer scale.time: a packet lost to a moving port must not cost more than the move"
+            found.append(at_most("least RTO, s", None, circuits.rto_s, tau, note))
         found.append(at_most("control latency, s", None, circuits.control_s, CONTROL_SHARE * tau, "a longer scale.time"))
     return tuple(found)
