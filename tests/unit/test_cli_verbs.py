@@ -60,7 +60,7 @@ def test_a_trace_whose_name_looks_like_a_number_is_still_a_path(tmp_path: Path, 
 def test_scenarios_lists_one_a_line_with_demo_first(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scenarios"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["demo", "azure", "mooncake", "smoke", "weka"]
+    assert [line.split()[0] for line in lines] == ["demo", "azure", "mooncake", "policies", "smoke", "weka"]
 
 
 def test_scenarios_show_prints_the_file_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def runs(report: Report) -> dict[str, bool]:
 def test_a_machine_with_everything_runs_every_built_in_scenario() -> None:
     report = examine(machine())
     assert report.ok
-    assert runs(report) == dict.fromkeys(("demo", "azure", "mooncake", "smoke", "weka"), True)
+    assert runs(report) == dict.fromkeys(("demo", "azure", "mooncake", "policies", "smoke", "weka"), True)
 
 
 def test_scenarios_that_need_a_trace_say_so() -> None:
@@ -64,7 +64,7 @@ def test_what_this_version_does_not_use_is_not_asked_for(name: str) -> None:
 @pytest.mark.parametrize("name", ["ovs", "openflow-library", "shutter"])
 def test_what_circuits_need_only_scenarios_with_circuits_lack(name: str) -> None:
     report = examine(machine(**{name.replace("-", "_"): False}))
-    assert runs(report) == {"demo": False, "azure": True, "mooncake": True, "smoke": True, "weka": True}
+    assert runs(report) == {"demo": False, "azure": True, "mooncake": True, "policies": False, "smoke": True, "weka": True}
     assert missing_for(load_scenario("smoke", ["fabric.kind=ocs"]), machine(ovs_module=False)) == ()
     kernel = load_scenario("smoke", ["fabric.kind=ocs", "fabric.ocs.datapath=kernel"])
     assert missing_for(kernel, machine(ovs_module=False)) == ("ovs-module",)

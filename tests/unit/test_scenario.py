@@ -366,8 +366,8 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
 
 def test_the_built_in_scenarios_are_there_demo_first() -> None:
     found = built_in_scenarios()
-    assert [item.name for item in found] == ["demo", "azure", "mooncake", "smoke", "weka"]
-    assert {item.name for item in found if item.needs_trace} == {"azure", "mooncake", "weka"}
+    assert [item.name for item in found] == ["demo", "azure", "mooncake", "policies", "smoke", "weka"]
+    assert {item.name for item in found if item.needs_trace} == {"azure", "mooncake", "policies", "weka"}
     assert all(item.about for item in found)
 
 
