@@ -120,7 +120,9 @@ def plane(how: str, tau_s: float) -> Iterator[tuple[Plane | OrderedPlane, Probes
         ordered: Plane | OrderedPlane
         if how == "app":
             cpus = None if cpu is None else {cpu}
-            controller = OcsController(optical, net.switch_indices(), shutters.light.fd, tau_s, directory, cpus)
+            controller = OcsController(
+                optical, net.switch_indices(), shutters.light.fd, tau_s, directory, cpus, net.switch.control
+            )
             undo.callback(controller.close)
             controller.join(PlaneCircuit(0, *one) for one in pairs)
             ordered = OrderedPlane(controller)

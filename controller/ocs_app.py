@@ -12,20 +12,25 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from controller.northbound import Northbound
 from controller.ocs_channel import Channel
 from controller.ocs_config import ConfigError, OcsConfig, PlaneConfig, parse_config
+from controller.ocs_fence import Fences
 from controller.ocs_messages import Event, EventKind, Keeper, MessageError, Order, to_json
 from controller.ocs_plane import Plane
 from controller.ocs_steps import Drop, Emit, Instruction, Open, Send, Shut
 from controller.openflow import DEAD_DISPATCHER, LIBRARY, MAIN_DISPATCHER, App, hub, ofp_event, ofproto_v1_3, run_app, set_ev_cls
+from ocs_switch.drain import backlog
 from ocs_switch.light import FOR_EVER, Light
 
 CONFIG_VARIABLE = "KVFABRIC_OCS_CONFIG"
 
 _PR_SET_PDEATHSIG = 1
+_DRAIN_S = 0.3e-3
 _SPIN_NS = 300_000
 """How much early the timer's steps wake up, to wait for their instant awake: the hub's sleep overshoots by 0.1 to 0.2 ms."""
 
@@ -39,6 +44,7 @@ class _Station:
         self.channel: Channel | None = None
         self.barriers: dict[int, int] = {}  # xid → token
         self.sync_xid: int | None = None
+        self.sends: Any = hub.Queue()
         self.timer: Any = None
         self.timer_ns: int | None = None
 
@@ -53,6 +59,8 @@ class OcsApp(App):
         config = _from_environment()
         self._light = None if config.light_fd is None else Light(config.light_fd)
         keeper = Keeper.TIMER if self._light is None else Keeper.LIGHT
+        self._fences = None if config.fence is None else Fences(Path(config.fence))
+        self._fences = None if config.fence is None else Fences(Path(config.fence))
         self._stations = [_Station(Plane(i, c, config.timing, keeper), c) for i, c in enumerate(config.planes)]
         self._by_dpid = {station.config.dpid: station for station in self._stations}
         self._northbound = Northbound(config.northbound, self, config.queue, self._complain)
@@ -60,6 +68,14 @@ class OcsApp(App):
     def start(self) -> None:
         super().start()
         hub.spawn(self._northbound.serve)  # not one of self.threads: the library waits for those when it ends
+        if self._fences is not None:
+            hub.spawn(self._fences.serve)
+            for station in self._stations:
+                hub.spawn(self._send_drained, station)
+        if self._fences is not None:
+            hub.spawn(self._fences.serve)
+            for station in self._stations:
+                hub.spawn(self._send_drained, station)
 
     # What the northbound asks.
 
@@ -123,14 +139,29 @@ class OcsApp(App):
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN_DISPATCHER)
     def _on_barrier(self, event: Any) -> None:
-        station, now_ns = self._station(event), time.monotonic_ns()
+        station = self._station(event)
         if station is None:
             return
+        channel = station.channel
         if event.msg.xid == station.sync_xid:
             station.sync_xid = None
-            self._carry_out(station, station.plane.synchronised(now_ns))
+            self._followed(station, lambda: self._synchronised(station, channel))
         elif (token := station.barriers.pop(event.msg.xid, None)) is not None:
-            self._carry_out(station, station.plane.confirmed(token, now_ns))
+            self._followed(station, lambda: self._confirmed(station, token))
+
+    def _followed(self, station: _Station, done: Callable[[], None]) -> None:
+        """A barrier was replied to: go on once the data plane follows, as far as that can be asked."""
+        if self._fences is None:
+            done()
+        else:
+            self._fences.add(done, lambda reason: self._carry_out(station, station.plane.error(time.monotonic_ns(), reason)))
+
+    def _synchronised(self, station: _Station, channel: Channel | None) -> None:
+        if station.channel is channel:  # else it was lost meanwhile
+            self._carry_out(station, station.plane.synchronised(time.monotonic_ns()))
+
+    def _confirmed(self, station: _Station, token: int) -> None:
+        self._carry_out(station, station.plane.confirmed(token, time.monotonic_ns()))
 
     @set_ev_cls(ofp_event.EventOFPErrorMsg, MAIN_DISPATCHER)
     def _on_error(self, event: Any) -> None:
@@ -171,7 +202,9 @@ class OcsApp(App):
                 if self._light is not None:
                     self._light.open(station.config.ifindexes[one.port])
             elif isinstance(one, Send):
-                if station.channel is not None:
+                if station.channel is not None and self._fences is not None and self._light is not None:
+                    station.sends.put((station.channel, one))
+                elif station.channel is not None:
                     station.barriers[station.channel.change(one.change)] = one.token
             elif isinstance(one, Emit):
                 if one.event.kind is EventKind.ERROR:
@@ -182,6 +215,23 @@ class OcsApp(App):
                 station.channel.close()
                 self._lose(station, one.reason)
         self._set_timer(station)
+
+    def _send_drained(self, station: _Station) -> None:
+        """A green thread's body: send each change once the switch has read what dark ports had received. The bound is the
+        barrier's, which the plane watches from the order on."""
+        while True:
+            channel: Channel
+            one: Send
+            channel, one = station.sends.get()
+            while station.channel is channel and self._undrained(station):
+                hub.sleep(_DRAIN_S)
+            if station.channel is channel:  # else it was lost meanwhile, and its orders have failed
+                station.barriers[channel.change(one.change)] = one.token
+
+    def _undrained(self, station: _Station) -> bool:
+        light, now_ns = self._light, time.monotonic_ns()
+        assert light is not None
+        return backlog([index for index in station.config.ifindexes if light.state(index).dark(now_ns)]) > 0
 
     def _set_timer(self, station: _Station) -> None:
         due_ns = station.plane.next_wake_ns

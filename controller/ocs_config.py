@@ -40,13 +40,16 @@ class Timing:
 @dataclass(frozen=True, slots=True)
 class OcsConfig:
     """All of it. ``northbound``: a Unix socket's path, or ``127.0.0.1:PORT``. ``light_fd``: the shutters' map, inherited; None:
-    there are none, and a timer keeps the dark window. ``queue``: events that a reader may be behind before it is dropped."""
+    there are none, and a timer keeps the dark window. ``fence``: the control socket of the vswitchd that has the planes, in
+    user space, to be asked whether its data plane follows; None: it is given ``settle_s`` instead.
+    ``queue``: events that a reader may be behind before it is dropped."""
 
     planes: tuple[PlaneConfig, ...]
     northbound: str
     openflow_port: int
     openflow_host: str = "127.0.0.1"
     light_fd: int | None = None
+    fence: str | None = None
     timing: Timing = dataclasses.field(default_factory=Timing)
     queue: int = 4096
 
@@ -71,6 +74,8 @@ def parse_config(text: str) -> OcsConfig:
         if key in said and (type(said[key]) is not int or said[key] < low):
             raise ConfigError(f"{key} is not an integer of at least {low}: {said[key]!r}")
     host = said.get("openflow_host", "127.0.0.1")
+    if not isinstance(said.get("fence", ""), str):
+        raise ConfigError(f"fence is not a path: {said['fence']!r}")
     if not isinstance(said["northbound"], str) or not isinstance(host, str):
         raise ConfigError("northbound and openflow_host are strings")
     return OcsConfig(**{**said, "planes": planes, "timing": Timing(**timing)})

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from controller.client import ControllerGone, OcsClient, Planes, Received
-from controller.ocs_config import OcsConfig, PlaneConfig, to_text
+from controller.ocs_config import OcsConfig, PlaneConfig, Timing, to_text
 from controller.ocs_messages import Event, EventKind, Order, PlaneState, Verb
 from kvfabric.errors import MachineCannot
 from topo.optical import Optical, PlaneCircuit, PlanePort
@@ -23,6 +23,8 @@ from topo.optical import Optical, PlaneCircuit, PlanePort
 OPENFLOW_PORT = 6653
 NICE = -15
 """Before the switch, whose CPU it shares: it takes little, and a circuit waits for it."""
+FENCED_S = 0.5e-3
+"""Between the proof that the data plane follows and light: the instant is written before it is there."""
 _READY_S = 15.0
 _ANSWER_S = 5.0
 
@@ -31,11 +33,11 @@ class OcsController:
     """``python -m controller.ocs_app`` for the planes of ``optical``, with a client of it in ``client``. To be closed.
 
     ``indices`` has the interface of every port, ``light_fd`` is the shutters' array; files go to ``directory``. ``tau_s`` is on
-    this machine's clock. Raises MachineCannot when the process, or a switch, does not answer in time.
+    this machine's clock. ``fence``: see OcsConfig. Raises MachineCannot when the process, or a switch, does not answer in time.
     """
 
     def __init__(self, optical: Optical, indices: Mapping[PlanePort, int], light_fd: int, tau_s: float, directory: Path,
-                 cpus: Collection[int] | None) -> None:  # fmt: skip
+                 cpus: Collection[int] | None, fence: Path | None) -> None:  # fmt: skip
         self.tau_s = tau_s
         self.noticed: list[str] = []
         self._moves = 0
@@ -53,6 +55,8 @@ class OcsController:
             northbound=northbound,
             openflow_port=OPENFLOW_PORT,
             light_fd=light_fd,
+            fence=None if fence is None else str(fence),
+            timing=Timing() if fence is None else Timing(settle_s=FENCED_S),
         )  # fmt: skip
         path = directory / "controller.json"
         path.write_text(to_text(config), encoding="utf-8")

@@ -54,7 +54,13 @@ class OpticalTestbed:
             self.shutters = self._undo.enter_context(Shutters.attached_to(self._netlink, self.fabric.switch_indices()))
             self.controller = self._undo.enter_context(
                 OcsController(
-                    self.optical, self.fabric.switch_indices(), self.shutters.light.fd, self.tau_emu_s, directory, switch_cpus
+                    self.optical,
+                    self.fabric.switch_indices(),
+                    self.shutters.light.fd,
+                    self.tau_emu_s,
+                    directory,
+                    switch_cpus,
+                    self.fabric.switch.control if self.fabric.switch.datapath == "user" else None,
                 )
             )
         except BaseException:

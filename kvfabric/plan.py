@@ -12,7 +12,7 @@ from typing import Any
 
 from kvfabric.scenario import Scenario
 from kvfabric.tables import Column, pairs, show, table
-from kvfabric.testbed import KEEPER, link_settings, optical_of, socket_settings
+from kvfabric.testbed import keeper_of, link_settings, optical_of, socket_settings
 from kvfabric.workload import Workload, build_workload
 from ocs_switch.limits import refusal
 from topo.scale import Circuits, KeptRatio, Scale, ScaleCheck, ScaleInputs, checks, kept
@@ -124,8 +124,9 @@ def _circuit_facts(scenario: Scenario, scale: Scale) -> tuple[tuple[str, str], .
     if ocs is None:
         return ()
     planes = optical_of(scenario)
-    refused = refusal(ocs.tau, scenario.scale.time, KEEPER)
-    kept = f"cannot be kept: {refused}" if refused else f"kept by {KEEPER.value}"
+    keeper = keeper_of(ocs)
+    refused = refusal(ocs.tau, scenario.scale.time, keeper)
+    kept = f"cannot be kept: {refused}" if refused else f"kept by {keeper.value}"
     return (
         (
             "optical switch",

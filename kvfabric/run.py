@@ -24,7 +24,7 @@ from kvfabric.sandbox import run_sealed
 from kvfabric.scenario import Scenario, fabric_name, parse_scenario, variants_of
 from kvfabric.side_by_side import render, same_load
 from kvfabric.summary import render_summary
-from kvfabric.testbed import KEEPER
+from kvfabric.testbed import keeper_of
 from kvfabric.workload import build_workload
 from ocs_switch.limits import refusal
 
@@ -70,7 +70,7 @@ def admit(runs: Sequence[tuple[str, Scenario]], out: Path) -> Path:
     for _, one in runs:
         require(one, findings)
         ocs = one.fabric.circuits
-        refused = None if ocs is None else refusal(ocs.tau, one.scale.time, KEEPER)
+        refused = None if ocs is None else refusal(ocs.tau, one.scale.time, keeper_of(ocs))
         if refused is not None:
             problem, _, remedy = refused.partition("; ")
             raise MachineCannot(problem, remedy)

@@ -9,17 +9,16 @@ from pathlib import Path
 from kvfabric._schema_fabric import OcsSpec
 from kvfabric.cpu_claim import idle_shares
 from kvfabric.scenario import Scenario
-from ocs_switch.limits import keeper_for
+from ocs_switch.limits import Keeper, keeper_for
 from topo.emulated import EmulatedFabric, LinkSettings
 from topo.fabric import Fabric, NodeKind
 from topo.leafspine import LeafSpine
 from topo.optical import Optical
+from topo.ovs import OvsError, choose_datapath
 from topo.shaping import Queue
 from topo.steering import Steering, steering_for
 from workloads.replay.connections import Endpoint, SocketSettings
 
-KEEPER = keeper_for(shutters=True, fence=False)
-"""How the dark time of circuits is kept: the controller waits, behind the shutters, until rules have settled."""
 _UNBOUNDED_WINDOW = 6 << 20
 """``receive_window: null`` asks for as much as the kernel's own tuning would grow to."""
 
@@ -33,6 +32,15 @@ def optical_of(scenario: Scenario) -> Optical:
     """The scenario's planes at its emulated rate."""
     ocs = scenario.fabric.circuits or OcsSpec()
     return Optical(scenario.cluster_layout(), scenario.scale.rate, ocs.planes or 0)
+
+
+def keeper_of(ocs: OcsSpec) -> Keeper:
+    """How the dark time of circuits is kept: behind shutters, by a switch that is asked or, in the kernel, is given time."""
+    try:
+        fence = choose_datapath(ocs.datapath) == "user"
+    except OvsError:  # the kernel's, which this kernel lacks
+        fence = False
+    return keeper_for(shutters=True, fence=fence)
 
 
 def link_settings(scenario: Scenario) -> LinkSettings:

@@ -112,6 +112,11 @@ class PrivateOvs:
         self.close()
 
     @property
+    def control(self) -> Path:
+        """The socket by which vswitchd takes commands."""
+        return self._control["ovs-vswitchd"]
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """The daemons, the database's first."""
         return tuple(daemon.pid for daemon in self._daemons)

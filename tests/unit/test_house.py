@@ -40,6 +40,7 @@ EDGE: dict[str, str] = {
     "ocs_switch.probes": "packet sockets on the KV NICs",
     "ocs_switch.shutters": "the shutters of a cluster, by plane and port",
     "ocs_switch.fence": "the switch's control socket",
+    "controller.ocs_fence": "the switch's control socket, in a green thread",
     "ocs_switch.light": "a program at the switch's ports, and the array it reads",
     "topo.emulated": "builds a fabric with Mininet",
     "topo.emulated_optical": "builds the planes with Mininet and Open vSwitch",
