@@ -104,13 +104,14 @@ class Bookings:
         return (Freed(window, now_s), *self._move(orphans, now_s))
 
     def extend(self, transfer: int, part: Part, until_s: float, now_s: float) -> tuple[Change, ...]:
-        """Let a window that is late hold its ports until ``until_s``; those in its way slide, in the order of their starts."""
+        """Let a window that is late hold its ports until ``until_s``. If one behind it is in the way, those behind it slide, in the
+        order of their starts."""
         window = self._get(transfer, part)
         if not until_s > window.end_s:
             return ()
-        calendars = self._calendars(window)
-        blocking = [w for c in calendars for w in c.windows[c.index(window) + 1 :] if w.start_s < until_s]
-        removed = self._remove(blocking)
+        behind = [w for c in self._calendars(window) for w in c.windows[c.index(window) + 1 :]]
+        # All of them, or a short one would go behind a long one that is not in the way yet, and both would pay for a circuit.
+        removed = self._remove(behind if any(w.start_s < until_s for w in behind) else ())
         longer = replace(window, end_s=until_s)
         self._take(window, stays=False)
         self._put(longer)
