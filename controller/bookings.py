@@ -104,8 +104,8 @@ class Bookings:
         return (Freed(window, now_s), *self._move(orphans, now_s))
 
     def extend(self, transfer: int, part: Part, until_s: float, now_s: float) -> tuple[Change, ...]:
-        """Let a window that is late hold its ports until ``until_s``. If one behind it is in the way, those behind it slide, in the
-        order of their starts."""
+        """Let a window that is late hold its ports until ``until_s``. If one behind it is in the way, all those behind it slide,
+        in the order of their starts."""
         window = self._get(transfer, part)
         if not until_s > window.end_s:
             return ()
