@@ -63,11 +63,15 @@ class Disturbance:
 
 @dataclass(slots=True)
 class CircuitRun:
-    """What came of a run. ``sendings`` says when bytes of a transfer left, ``said`` all that the state machine told."""
+    """What came of a run. ``sendings`` says when bytes of a transfer left, ``gates`` when it was let send, and up to which byte,
+    ``ended`` when its last byte arrived, ``said`` all that the state machine told."""
 
     finished: list[TurnFinished] = field(default_factory=list)
     windows: list[WindowRecord] = field(default_factory=list)
     starts: dict[int, StartTransfer] = field(default_factory=dict)
+    schedules: dict[int, ReleaseSchedule] = field(default_factory=dict)
+    gates: dict[int, list[tuple[float, int]]] = field(default_factory=dict)
+    ended: dict[int, float] = field(default_factory=dict)
     sendings: dict[int, list[Sending]] = field(default_factory=dict)
     said: list[OpticalInstruction] = field(default_factory=list)
     end_s: float = 0.0
@@ -139,14 +143,19 @@ class CircuitSimulation:
         flow = self._flows[transfer]
         return flow.size - flow.sent(self._now_s)
 
-    def simulate(self, turns: Iterable[Turn]) -> CircuitRun:
-        """Run until nothing is due any more."""
+    def simulate(self, turns: Iterable[Turn], *, until_s: float = float("inf")) -> CircuitRun:
+        """Run until nothing is due any more, or to ``until_s``; windows that are not over then have their records too."""
         for turn in turns:
             self._push(turn.arrival_s - self._lookahead_s, _MODEL, Arrival(turn))
-        while self._due:
+        while self._due and self._due[0][0] <= until_s:
             at_s, _, _, event = heapq.heappop(self._due)
             self._now_s = max(self._now_s, at_s)
             self._take(event)
+        if self._due:
+            self._now_s = until_s
+            for transfer, flow in self._flows.items():
+                self.run.sendings[transfer] += flow.close(until_s)
+            self.run.windows += self._network.held(until_s)
         self.run.end_s = self._now_s
         return self.run
 
@@ -189,6 +198,7 @@ class CircuitSimulation:
         transfer, rate_Bps = start.transfer, self._network.bookings.rate_Bps
         flow = GatedFlow(schedule.at_s, schedule.released_bytes, rate_Bps * self._disturbed.rate(transfer))
         self._flows[transfer], self._versions[transfer], self.run.sendings[transfer] = flow, 0, []
+        self.run.schedules[transfer], self.run.gates[transfer] = schedule, []
         fails_s = self._disturbed.fails_s(transfer)
         if fails_s is not None:
             self._push(start.prefill_start_s + fails_s, _REPORT, _Failure(transfer, "reset"))
@@ -200,6 +210,7 @@ class CircuitSimulation:
             return
         if event.upto == self._flows[transfer].size:
             self._stop(transfer)
+            self.run.ended[transfer] = self._now_s
             self._tell(TransferDelivered(transfer))
             self._obey(network.transfer_ended(transfer, self._now_s))
         else:
@@ -235,10 +246,14 @@ class CircuitSimulation:
 
     def _gate(self, instruction: OpenGate | CloseGate) -> None:
         transfer = instruction.transfer
-        flow = self._flows[transfer]
+        flow, gates = self._flows[transfer], self.run.gates[transfer]
         if isinstance(instruction, OpenGate):
-            flow.open(max(instruction.at_s, self._now_s), instruction.upto_bytes)
+            at_s = max(instruction.at_s, self._now_s)
+            flow.open(at_s, instruction.upto_bytes)
+            if not gates or instruction.upto_bytes > gates[-1][1]:
+                gates.append((at_s, instruction.upto_bytes))
         else:
+            gates[:] = [gate for gate in gates if gate[0] <= self._now_s]
             self.run.sendings[transfer] += flow.close(self._now_s)
             self._push(self._disturbed.late(self._now_s), _REPORT, _Drained(transfer, flow.sent(self._now_s)))
         self._versions[transfer] += 1
