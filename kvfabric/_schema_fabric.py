@@ -72,7 +72,11 @@ class FabricSpec(Section):
     ratio: str | None = Field(default=None, description="hosts per uplink of a leaf, like 2:1; this or uplinks")
     uplinks: int | None = Field(default=None, ge=1, le=1024, description="uplinks of a leaf, one to each spine; this or ratio")
     rate: Rate = Field(description="goodput of every link of the real cluster: 45GB/s is 0.9 x 400G")
-    routing: Literal["ecmp"] = Field(default="ecmp", description="how a flow gets its path")
+    routing: Literal["ecmp", "pinned", "adaptive", "srpt", "ceiling"] = Field(
+        default="ecmp",
+        description="how a flow gets its path: ecmp, by hash; simulated only: pinned, one after the other; adaptive, uplinks "
+        "pooled; srpt, pooled and the transfer with the least left first; ceiling, no limit",
+    )
     dataplane: Literal["router"] = Field(default="router", description="what forwards: router is the Linux kernel's L3")
     ocs: OcsSpec | None = Field(default=None, description="the optical circuit switch, with kind: ocs")
 

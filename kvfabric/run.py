@@ -47,7 +47,7 @@ def run_emulation(scenario: Scenario, *, out: Path, csv: bool, as_json: bool, de
     Raises BadInput for a variant, a trace or an output directory that will not do, MachineCannot for what this machine
     lacks; all before anything has been made.
     """
-    chosen = _chosen(scenario, only)
+    chosen = chosen_variants(scenario, only)
     for _, one in chosen:
         build_workload(one)
     out = admit(chosen, out)
@@ -78,7 +78,8 @@ def admit(runs: Sequence[tuple[str, Scenario]], out: Path) -> Path:
     return out
 
 
-def _chosen(scenario: Scenario, only: str | None) -> tuple[tuple[str, Scenario], ...]:
+def chosen_variants(scenario: Scenario, only: str | None) -> tuple[tuple[str, Scenario], ...]:
+    """The runs that a scenario asks for, by name: its variants, or the one that is named. Raises BadInput."""
     found = variants_of(scenario)
     if only is None:
         return found

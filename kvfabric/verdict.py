@@ -78,23 +78,42 @@ def _configuration(evidence: Evidence, _limits: Limits) -> list[str]:
     ]
 
 
-def _accounting(evidence: Evidence, _limits: Limits) -> list[str]:
-    offered, completed, failed, unfinished = (getattr(evidence, name) for name in _COUNTS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """A run's books; the fields are those of Evidence."""
+
+    rows_in: int
+    rows_accounted: int
+    offered: int
+    completed: int
+    failed: int
+    unfinished: int
+    request_rows: int
+    failure_reasons: tuple[str, ...]
+
+
+def accounting_reasons(accounts: Accounts | Evidence) -> list[str]:
+    """What does not add up, and turns that did not complete; of every engine alike."""
+    offered, completed, failed, unfinished = (getattr(accounts, name) for name in _COUNTS)
     found = []
     if offered == 0:
         found.append("no turn was offered")
-    if evidence.rows_in != evidence.rows_accounted:
-        found.append(f"{evidence.rows_in} trace rows in, {evidence.rows_accounted} accounted for")
+    if accounts.rows_in != accounts.rows_accounted:
+        found.append(f"{accounts.rows_in} trace rows in, {accounts.rows_accounted} accounted for")
     if offered != completed + failed + unfinished:
         found.append(f"offered {offered} turns ≠ {completed} completed + {failed} failed + {unfinished} unfinished")
-    if evidence.request_rows != offered:
-        found.append(f"offered {offered} turns, but {evidence.request_rows} are in the records")
+    if accounts.request_rows != offered:
+        found.append(f"offered {offered} turns, but {accounts.request_rows} are in the records")
     if failed > 0:
         found.append(f"{_count(failed, 'turn')} of {offered} failed; percentiles are lower bounds")
-        found += _capped("reasons", (f"failed: {item}" for item in evidence.failure_reasons))
+        found += _capped("reasons", (f"failed: {item}" for item in accounts.failure_reasons))
     if unfinished > 0:
         found.append(f"{_count(unfinished, 'turn')} of {offered} did not finish; percentiles are lower bounds")
     return found
+
+
+def _accounting(evidence: Evidence, _limits: Limits) -> list[str]:
+    return accounting_reasons(evidence)
 
 
 def _content(evidence: Evidence, _limits: Limits) -> list[str]:

@@ -19,12 +19,13 @@ VERBS: dict[str, str] = {
     "scenarios": "kvfabric.cli.scenarios",
     "plan": "kvfabric.cli.plan",
     "run": "kvfabric.cli.run",
+    "compare": "kvfabric.cli.compare",
     "hiding": "kvfabric.cli.hiding",
     "trace": "kvfabric.cli.trace",
 }
 """Verb to the module that has its ``add_parser(subparsers)`` and ``execute(args) -> exit code``, in the order of --help."""
 
-NOT_YET = ("compare", "ecmp", "claims", "triage", "cost", "link-budget", "sweep", "shell", "report")
+NOT_YET = ("ecmp", "claims", "triage", "cost", "link-budget", "sweep", "shell", "report")
 """Verbs of the design that this version lacks."""
 
 _EPILOG = """\

@@ -20,12 +20,16 @@ def add_parser(subparsers: Subparsers) -> None:
         "run a scenario, with progress, write its records, and say whether to believe it",
         example=(
             "  sudo kvfabric run demo --out runs/first\n"
+            "  kvfabric run demo --engine simulation\n"
+            "  sudo kvfabric run demo --variant ecmp --engine both\n"
             "  sudo kvfabric run weka --trace sessions/\n"
             "  sudo kvfabric run mooncake --trace conversation_trace.jsonl --start 600s --window 60s"
         ),
     )
     add_scenario(parser)
-    parser.add_argument("--engine", default="emulation", metavar="ENGINE", help="emulation (the only one in this version)")
+    parser.add_argument(
+        "--engine", default="emulation", metavar="ENGINE", help="emulation (default), simulation, or both and their comparison"
+    )
     parser.add_argument("--out", type=Path, metavar="DIR", help="new or empty folder for the records (default: runs/NAME-TIME)")
     parser.add_argument("--variant", metavar="NAME", help="only this one of the scenario's variants")
     parser.add_argument("--csv", action="store_true", help="write the records as CSV as well")
@@ -34,13 +38,21 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     if args.engine not in _ENGINES:
-        raise BadInput(f"run: no engine {args.engine!r}", "write --engine emulation")
-    if args.engine != "emulation":
-        raise BadInput(f"run: --engine {args.engine} is not in this version", "write --engine emulation, or leave it out")
+        raise BadInput(f"run: no engine {args.engine!r}", f"write --engine {', '.join(_ENGINES)}")
     scenario = scenario_of(args)
     out = args.out if args.out is not None else default_out(scenario.name, datetime.now(timezone.utc), os.getpid())
-    from kvfabric.run import run_emulation
+    if args.engine == "simulation":
+        from kvfabric.engines import run_simulation
 
+        return run_simulation(scenario, out=out, csv=args.csv, as_json=args.json, only=args.variant)
+    if args.engine == "both":
+        from kvfabric.engines import run_both
+
+        return run_both(scenario, out=out, csv=args.csv, as_json=args.json, debug=args.debug, only=args.variant)
+    from kvfabric.routing_support import refuse_what_is_only_simulated
+    from kvfabric.run import chosen_variants, run_emulation
+
+    refuse_what_is_only_simulated(chosen_variants(scenario, args.variant))
     return run_emulation(scenario, out=out, csv=args.csv, as_json=args.json, debug=args.debug, only=args.variant)
 
 
