@@ -46,6 +46,6 @@ def compiled(function: _Function) -> _Function:
     before = config.CACHE_DIR
     config.CACHE_DIR = _FOLDER or before
     try:
-        return cast(_Function, numba.njit(cache=_FOLDER is not None, error_model="numpy")(function))
+        return cast(_Function, numba.njit(cache=_FOLDER is not None, error_model="numpy", _nrt=False)(function))
     finally:
         config.CACHE_DIR = before

@@ -227,7 +227,7 @@ def next_dirty(state: State) -> int:
 
 @compiled
 def join(state: State, slot: int) -> None:
-    """A flow begins to send."""
+    """A flow begins to send. Its links become dirty in the order of their shares: the tightest one settles what it gets."""
     flow, begin = state.flows[slot], slot * state.counts[HOPS]
     for membership in range(begin, begin + flow.hops):
         mine = state.memberships[membership]
@@ -237,7 +237,15 @@ def join(state: State, slot: int) -> None:
             state.memberships[link.first].previous = membership
         link.first = membership
         link.members += 1
-        soil(state, mine.link)
+    for _ in range(flow.hops):
+        tightest, least = -1, np.inf
+        for membership in range(begin, begin + flow.hops):
+            link = state.links[state.memberships[membership].link]
+            if link.queued == 0 and link.capacity < least * link.members:
+                tightest, least = state.memberships[membership].link, link.capacity / link.members
+        if tightest < 0:
+            break
+        soil(state, tightest)
     flow.sending = 1
     state.counts[SENDING] += 1
     state.counts[CHANGES] += 1
