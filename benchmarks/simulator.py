@@ -30,7 +30,7 @@ import numpy as np
 from flowsim import solver
 from flowsim.compiled import compiled
 from flowsim.solver import FastNetwork
-from flowsim.state import Floats, Ints, State
+from flowsim.state import Floats, State, Table
 from kvfabric.machine import host_facts
 from kvfabric.scenario import Scenario, load_scenario
 from kvfabric.simulation import simulate
@@ -89,23 +89,23 @@ def flow_set(hosts: int, count: int, seed: int) -> FlowSet:
 
 
 @compiled
-def _replay(state: State, slots: Ints, told: Ints, arrived_s: Floats) -> int:
+def _replay(state: State, told: Table, arrived_s: Floats) -> int:
     """All of it, without coming back: how many reports there were."""
     found = 0
     while True:
-        new = solver._advance(state, np.inf, slots, told)
+        new = solver._advance(state, np.inf, told)
         if new == 0:
             return found
         found += new
         for i in range(new):
-            arrived_s[state.flows[slots[i]].flow] = state.clock[0]
+            arrived_s[told[i, 0]] = state.clock[0]
 
 
 def filled(flows: FlowSet) -> FastNetwork:
     """A network with all flows, nothing of which has begun."""
     network = FastNetwork([RATE_BPS] * flows.links)
     for number, flow in enumerate(flows.flows):
-        network.add(number, [number], [flow.path], [flow.start_s], [float(flow.size)])
+        network.add(number, range(number, number + 1), [flow.path], [flow.start_s], [float(flow.size)])
     return network
 
 
@@ -113,7 +113,7 @@ def replay_compiled(flows: FlowSet) -> tuple[float, Floats, int]:
     """CPU seconds of the replay inside compiled code, FCTs, levels computed."""
     network, arrived_s = filled(flows), np.full(len(flows.flows), np.nan)
     before_s = process_time()
-    _replay(network._state, network._slots, network._told, arrived_s)
+    _replay(network._state, network._told, arrived_s)
     took_s = process_time() - before_s
     return took_s, arrived_s - np.array([flow.start_s for flow in flows.flows]), network.effort.relaxed
 
@@ -125,7 +125,7 @@ def replay_online(flows: FlowSet) -> tuple[float, float]:
     for number, flow in enumerate(flows.flows):
         while network.advance(flow.start_s):
             pass
-        network.add(number, [number], [flow.path], [flow.start_s], [float(flow.size)])
+        network.add(number, range(number, number + 1), [flow.path], [flow.start_s], [float(flow.size)])
         sending += network.sending
     while network.advance(math.inf):
         pass
@@ -278,8 +278,8 @@ def show_document(document: dict[str, Any]) -> None:
             ("sending", ".0f"), ("compiled_s", ".3f"), ("event_us", ".2f"), ("levels_per_event", ".1f"), ("online_s", ".3f"),
             ("simgrid_s", ".2f"), ("simgrid_over_compiled", ".1f"), ("simgrid_over_online", ".1f"), ("largest_difference", ".1e"),
         )  # fmt: skip
-        rows = [(str(one["hosts"]), *(number(one.get(key), form) for key, form in keys)) for one in document["events"]]
-        show(table([Column(name, number=True) for name in names], rows))
+        sizes = [(str(one["hosts"]), *(number(one.get(key), form) for key, form in keys)) for one in document["events"]]
+        show(table([Column(name, number=True) for name in names], sizes))
         if not document["simgrid"]:
             print("SimGrid: not measured; it needs g++ and libsimgrid-dev")
 

@@ -16,6 +16,7 @@ import numba
 from numba.core import config as _config
 
 config: Any = _config  # a module whose names are made when it is loaded
+njit: Any = numba.njit
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -42,10 +43,13 @@ _FOLDER = _cache_folder()
 
 
 def compiled(function: _Function) -> _Function:
-    """The function as machine code. Floating-point arithmetic stays as it is written: no reordering, no fused steps."""
+    """The function as machine code. Floating-point arithmetic stays as it is written: no reordering, no fused steps.
+
+    Arrays are not counted (``_nrt``), which would cost more than the work: what is compiled here may make no array.
+    """
     before = config.CACHE_DIR
     config.CACHE_DIR = _FOLDER or before
     try:
-        return cast(_Function, numba.njit(cache=_FOLDER is not None, error_model="numpy", _nrt=False)(function))
+        return cast(_Function, njit(cache=_FOLDER is not None, error_model="numpy", _nrt=False)(function))
     finally:
         config.CACHE_DIR = before

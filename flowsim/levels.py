@@ -6,6 +6,8 @@ agrees with the others, every flow is fastest on the link that limits it and tha
 allocation (the certificate of flowsim/maxmin.py). Dirty links are looked at in the order in which they became dirty, until
 none is left; then the lowest levels are right first, and each later one after a finite number of looks.
 
+A link that is not full keeps its slack, so that it is looked at only when that is used up.
+
 Rounding can keep two levels from agreeing for ever. Work is therefore bounded, and then the network is filled anew by
 progressive filling, which also serves many starts at once better.
 """
@@ -24,9 +26,11 @@ from flowsim.state import (
     REFILLED,
     RELAXED,
     SENDING,
+    SLACK,
     Floats,
     Records,
     State,
+    lowest_level,
     next_dirty,
     rise,
     sink,
@@ -41,20 +45,6 @@ _MANY = 24
 _SHARE = 4
 """Starts and ends at once, at least so many and one in so many of all flows, are served by a refill."""
 _EFFORT = 64
-
-
-@compiled
-def lowest_level(links: Records, memberships: Records, hops: int, slot: int, but: int, nor: int) -> float:
-    """The lowest level on a flow's path, memberships ``but`` and ``nor`` left out (-1: none)."""
-    lowest, begin = np.inf, slot * hops
-    for membership in range(begin, begin + hops):
-        link = memberships[membership].link
-        if link < 0:
-            break
-        level = links[link].level
-        if level < lowest and membership != but and membership != nor:
-            lowest = level
-    return lowest
 
 
 @compiled
@@ -77,6 +67,7 @@ def _water_level(links: Records, memberships: Records, hops: int, limit: Floats,
         if kept == rising:  # the set does not shrink any more
             return float(level)
         rising = kept
+    links[link].slack = left
     return np.inf
 
 
@@ -89,14 +80,27 @@ def _soil_others(state: State, link: int, before: float, after: float) -> None:
         touch(state, slot)
         begin = slot * hops
         for other in range(begin, begin + hops):
-            there = memberships[other].link
-            if there < 0:
+            place = memberships[other].link
+            if place < 0:
                 break
-            if other == membership or links[there].queued or (after < before and links[there].level == np.inf):
-                continue  # what is not full stays so where a flow gets less
-            bound = min(links[there].level, lowest_level(links, memberships, hops, slot, membership, other))
-            if min(bound, before) != min(bound, after):
-                soil(state, there)
+            there = links[place]
+            if other == membership or there.queued:
+                continue
+            rest = lowest_level(links, memberships, hops, slot, membership, other)
+            if there.level < np.inf:
+                bound = min(there.level, rest)
+                if min(bound, before) != min(bound, after):
+                    soil(state, place)
+                continue
+            got, gets = min(before, rest), min(after, rest)
+            if got == gets:
+                continue
+            if got == np.inf or gets == np.inf:
+                soil(state, place)
+                continue
+            there.slack -= gets - got
+            if gets > got and there.slack < SLACK * there.capacity:
+                soil(state, place)
         membership = memberships[membership].following
 
 
@@ -168,6 +172,8 @@ def refill(state: State) -> None:
                     sink(heap, links, size, link.place)
         take_out(heap, links, size, full)
         size -= 1
+    for place in range(len(links)):
+        links[place].slack = links[place].capacity - links[place].used
 
 
 @compiled

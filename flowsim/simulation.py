@@ -33,7 +33,7 @@ from workloads.turns import Turn
 class FlowNetwork(Protocol):
     """What a fluid network has to answer: FastNetwork does."""
 
-    def add(self, group: int, flows: Sequence[int], paths: Sequence[Sequence[int]], released_at: Sequence[float],
+    def add(self, group: int, flows: range, paths: Sequence[Sequence[int]], released_at: Sequence[float],
             released_bytes: Sequence[float], head_bytes: float = 0.0) -> None:  # fmt: skip
         """Take in the flows of a transfer."""
         ...  # pragma: no cover

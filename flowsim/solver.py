@@ -10,19 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from flowsim.compiled import compiled
-from flowsim.levels import lowest_level, settle_levels
+from flowsim.levels import settle_levels
+from flowsim.soundness import bad_path, bad_schedule
 from flowsim.srpt import settle_srpt
 from flowsim.state import (
     CHANGES,
     DONE,
     EVENTS,
     FELL_BACK,
+    FLOW,
     HOPS,
     REFILLED,
     RELAXED,
@@ -33,9 +35,11 @@ from flowsim.state import (
     Floats,
     Ints,
     State,
+    Table,
     empty_state,
     join,
     leave,
+    lowest_level,
     reschedule,
     schedule,
     unschedule,
@@ -47,6 +51,7 @@ _RULES = {"fair": 0, "srpt": 1}
 _ROOM = 256
 _RELEASES = 1 << 14
 _HEAD, _ALL = 1, 2
+_LANE = list(FLOW.names or ()).index("group")
 
 
 @compiled
@@ -112,8 +117,8 @@ def _happen(state: State, slot: int) -> int:
 
 
 @compiled
-def _advance(state: State, until_s: float, slots: Ints, told: Ints) -> int:
-    """Let time pass to ``until_s``, or to the first instant at which something is told; how much is, and of which flows."""
+def _advance(state: State, until_s: float, told: Table) -> int:
+    """Let time pass to ``until_s``, or to the first instant at which something is told; how much is: flow, slot, what."""
     found = 0
     while True:
         if state.counts[CHANGES] > 0:
@@ -129,7 +134,7 @@ def _advance(state: State, until_s: float, slots: Ints, told: Ints) -> int:
             what = _happen(state, slot)
             state.counts[DONE] += 1
             if what:
-                slots[found], told[found] = slot, what
+                told[found, 0], told[found, 1], told[found, 2] = state.flows[slot].flow, slot, what
                 found += 1
     if found == 0 and until_s < np.inf:
         state.clock[0] = max(state.clock[0], until_s)
@@ -137,20 +142,25 @@ def _advance(state: State, until_s: float, slots: Ints, told: Ints) -> int:
 
 
 @compiled
-def _admit(state: State, slots: Ints, flows: Ints, paths: Ints, hops: Ints, group: int, begins: int, steps: int,
+def _admit(state: State, slots: Ints, first: int, paths: Table, group: int, begins: int, at: Floats, upto: Floats,
            head: float) -> None:  # fmt: skip
-    """Flows of one schedule and group get their slots and their first events."""
+    """Flows of one schedule and group get their slots and their first events; their numbers are ``first`` and so on."""
+    for i in range(len(at)):
+        state.releases[begins + i].at, state.releases[begins + i].upto = at[i], upto[i]
+    hops = state.counts[HOPS]
     for i in range(len(slots)):
         slot = slots[i]
         flow = state.flows[slot]
-        for k in range(state.counts[HOPS]):
-            membership = state.memberships[slot * state.counts[HOPS] + k]
-            membership.slot, membership.link = slot, paths[i, k] if k < hops[i] else -1
-        flow.hops, flow.flow, flow.group, flow.head = hops[i], flows[i], group, head
+        flow.hops = 0
+        for k in range(hops):
+            membership = state.memberships[slot * hops + k]
+            membership.slot, membership.link = slot, paths[i, k] if k < paths.shape[1] else -1
+            flow.hops += membership.link >= 0
+        flow.flow, flow.group, flow.head = first + i, group, head
         flow.rate, flow.sent, flow.goal, flow.sending = 0.0, 0.0, 0.0, 0
         flow.head_told = 1 if head <= 0 else 0
-        flow.step, flow.steps, flow.begins = 0, steps, begins
-        schedule(state, slot, state.releases[begins].at)
+        flow.step, flow.steps, flow.begins = 0, len(at), begins
+        schedule(state, slot, at[0])
 
 
 @compiled
@@ -163,14 +173,7 @@ def _withdraw(state: State, slot: int) -> float:
     return state.flows[slot].sent  # type: ignore[no-any-return]
 
 
-@compiled
-def _fill(state: State, begins: int, at: Floats, upto: Floats) -> None:
-    for i in range(len(at)):
-        state.releases[begins + i].at, state.releases[begins + i].upto = at[i], upto[i]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """At ``at_s`` the last byte of a flow's ``head`` arrived, or of ``all`` of it (or of both)."""
 
     at_s: float
@@ -217,13 +220,14 @@ class FastNetwork:
         self._lanes = list(range(_ROOM - 1, -1, -1))
         self._slot: dict[int, int] = {}
         self._groups: dict[int, _Group] = {}
-        self._group_of: dict[int, int] = {}  # by lane
+        self._group_of: dict[int, tuple[_Group, int]] = {}  # by lane
         self._used = 0  # releases
-        self._slots, self._told = np.zeros(2 * _ROOM, dtype=np.int64), np.zeros(2 * _ROOM, dtype=np.int64)
+        self._told = np.zeros((2 * _ROOM, 3), dtype=np.int64)
+        self._hops, self._now_s = max(1, hops), -math.inf
 
     @property
     def now_s(self) -> float:
-        return float(self._state.clock[0])
+        return self._now_s
 
     @property
     def sending(self) -> int:
@@ -235,33 +239,31 @@ class FastNetwork:
         """What it took so far."""
         return Effort(*(int(self._state.counts[place]) for place in (DONE, RELAXED, REFILLED, FELL_BACK)))
 
-    def add(self, group: int, flows: Sequence[int], paths: Sequence[Sequence[int]], released_at: Sequence[float],
+    def add(self, group: int, flows: range, paths: Sequence[Sequence[int]], released_at: Sequence[float],
             released_bytes: Sequence[float], head_bytes: float = 0.0) -> None:  # fmt: skip
-        """Take in the flows of a group. Whatever was released before the present is released now."""
-        at = np.asarray(released_at, dtype=np.float64)
-        upto = np.asarray(released_bytes, dtype=np.float64)
-        if not 0 < len(at) == len(upto) or not np.isfinite(at).all() or (at[1:] < at[:-1]).any():
-            raise ValueError(f"group {group}: {len(at)} release times that never fall are needed for {len(upto)} releases")
-        if not upto[0] > 0 or not (upto[1:] > upto[:-1]).all() or not 0 <= head_bytes <= upto[-1] < math.inf:
-            raise ValueError(f"group {group}: the released bytes do not rise from zero, or the head is larger")
-        if group in self._groups or not flows or any(flow in self._slot for flow in flows):
-            raise ValueError(f"group {group} has no flows, or is there already, or one of its flows {tuple(flows)} is")
-        hops = np.array([len(path) for path in paths], dtype=np.int64)
-        table = np.zeros((len(flows), max(1, int(hops.max()))), dtype=np.int64)
-        for row, path in zip(table, paths, strict=True):
-            row[: len(path)] = path
-            if len(set(path)) != len(path) or any(not 0 <= link < len(self._state.links) for link in path):
-                raise ValueError(f"a flow of group {group} cannot cross {tuple(path)}")
-        if hops.max() > self._state.counts[HOPS]:
-            raise ValueError(f"group {group}: a path of {hops.max()} hops; this network holds {self._state.counts[HOPS]}")
+        """Take in the flows of a group, which are numbered one after the other. What was released before is released now."""
+        at = np.array(released_at, dtype=np.float64)
+        upto = np.array(released_bytes, dtype=np.float64)
+        if bad_schedule(at, upto, float(head_bytes)):
+            raise ValueError(
+                f"group {group}: release times must not fall, and released bytes rise from zero to no less than the head"
+            )
+        if group in self._groups or not flows or flows.step != 1 or any(flow in self._slot for flow in flows):
+            raise ValueError(f"group {group} has no flows, or is there already, or one of its flows {flows} is")
+        longest = max(map(len, paths))
+        table = np.array([[*path, *[-1] * (longest - len(path))] for path in paths], dtype=np.int64).reshape(len(flows), longest)
+        if longest > self._hops or (wrong := bad_path(self._state, table)) >= 0:
+            path = max(paths, key=len) if longest > self._hops else paths[wrong]
+            raise ValueError(
+                f"a flow of group {group} cannot cross {tuple(path)}: of {self._hops} hops at most, none of them twice"
+            )
         self._make_room(len(flows), len(at))
         slots = [self._free.pop() for _ in flows]
         one = self._groups[group] = _Group(self._lanes.pop(), self._used, len(at), set(slots))
-        self._group_of[one.lane] = group
+        self._group_of[one.lane] = one, group
         self._slot.update(zip(flows, slots, strict=True))
         self._used += len(at)
-        _fill(self._state, one.begins, at, upto)
-        _admit(self._state, np.array(slots), np.array(flows), table, hops, one.lane, one.begins, len(at), float(head_bytes))
+        _admit(self._state, np.array(slots), flows.start, table, one.lane, one.begins, at, upto, float(head_bytes))
 
     def remove(self, flow: int) -> float:
         """Give a flow up; returns the bytes that had arrived."""
@@ -279,29 +281,28 @@ class FastNetwork:
 
     def advance(self, until_s: float) -> tuple[Report, ...]:
         """Let time pass to ``until_s``, or only to the first instant at which something is to be told, flows in order."""
-        if not until_s >= self.now_s:
-            raise ValueError(f"time went from {self.now_s!r} s back to {until_s!r} s")
-        slots, told = self._slots, self._told
-        found = _advance(self._state, until_s, slots, told)
+        if not until_s >= self._now_s:
+            raise ValueError(f"time went from {self._now_s!r} s back to {until_s!r} s")
+        found = _advance(self._state, until_s, self._told)
+        self._now_s = self._state.clock.item(0)
         if found == 0:
             return ()
-        now_s, flows = self.now_s, self._state.flows
         flags: dict[int, int] = {}  # a flow may have both in two steps
-        for slot, what in zip(slots[:found].tolist(), told[:found].tolist(), strict=True):
-            flow = int(flows[slot]["flow"])
+        for flow, slot, what in self._told[:found].tolist():
             flags[flow] = flags.get(flow, 0) | what
             if what & _ALL:
                 self._forget(flow, slot)
+        now_s = self._now_s
         return tuple(Report(now_s, flow, bool(what & _HEAD), bool(what & _ALL)) for flow, what in sorted(flags.items()))
 
     def _forget(self, flow: int, slot: int) -> None:
         del self._slot[flow]
         self._free.append(slot)
-        lane = int(self._state.flows[slot]["group"])
-        one = self._groups[self._group_of[lane]]
+        lane = self._state.flows.item(slot)[_LANE]
+        one, group = self._group_of[lane]
         one.slots.remove(slot)
         if not one.slots:
-            del self._groups[self._group_of.pop(lane)]
+            del self._groups[group], self._group_of[lane]
             self._lanes.append(lane)
 
     def _make_room(self, flows: int, releases: int) -> None:
@@ -310,7 +311,7 @@ class FastNetwork:
             self._state = with_slots(self._state, 2 * size)
             added = range(2 * size - 1, size - 1, -1)
             self._free, self._lanes = [*added, *self._free], [*added, *self._lanes]
-            self._slots, self._told = np.zeros(4 * size, dtype=np.int64), np.zeros(4 * size, dtype=np.int64)
+            self._told = np.zeros((4 * size, 3), dtype=np.int64)
         room = len(self._state.releases)
         if self._used + releases <= room:
             return

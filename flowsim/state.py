@@ -15,6 +15,8 @@ from flowsim.compiled import compiled
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Table = npt.NDArray[np.int64]
+"""Of two dimensions."""
 Records = Any
 """An array of records: ``records[i].field`` in compiled code, for which numpy has no type."""
 
@@ -24,28 +26,32 @@ send, of starts and ends since the rates were last computed; how rates are compu
 DONE, RELAXED, REFILLED, FELL_BACK = range(8, 12)
 """Tallies: starts, ends and goals; levels computed; networks filled anew, of which after relaxing came to no end."""
 
+SLACK = 1e-9
+"""Of a link's capacity: less slack is not trusted, because it is kept up by many small sums."""
+
 LINK = np.dtype([
     ("capacity", np.float64),
     ("level", np.float64),  # what the link grants a flow that is limited nowhere else
+    ("slack", np.float64),  # where the level is infinite: what its flows, as they are limited elsewhere, leave of it
+    ("first", np.int64),  # the first membership of its list
+    ("members", np.int64),
+    ("queued", np.int64),
     ("key", np.float64),  # from here on, scratch of a refill: the level at which it will be full
     ("used", np.float64),
     ("rising", np.int64),
     ("place", np.int64),
-    ("first", np.int64),  # the first membership of its list
-    ("members", np.int64),
-    ("queued", np.int64),
 ])  # fmt: skip
 FLOW = np.dtype([
     ("rate", np.float64),
     ("sent", np.float64),  # at ``since``
     ("since", np.float64),
     ("goal", np.float64),  # the next count of bytes at which something happens
-    ("head", np.float64),
     ("key", np.float64),  # when something happens next
     ("place", np.int64),  # in the heap of events
-    ("hops", np.int64),
     ("sending", np.int64),
     ("touched", np.int64),
+    ("hops", np.int64),
+    ("head", np.float64),
     ("head_told", np.int64),
     ("begins", np.int64),  # where its schedule begins, how many releases it has, how many of them have come
     ("steps", np.int64),
@@ -79,7 +85,7 @@ def empty_state(capacity: npt.ArrayLike, slots: int, hops: int, releases: int) -
     """A network without flows, with room for some."""
     given = np.asarray(capacity, dtype=np.float64)
     links = np.zeros(len(given), dtype=LINK)
-    links["capacity"], links["level"], links["first"] = given, np.inf, -1
+    links["capacity"], links["level"], links["slack"], links["first"] = given, np.inf, given, -1
     count = np.zeros(12, dtype=np.int64)
     count[HOPS] = hops
     return State(
@@ -226,26 +232,51 @@ def next_dirty(state: State) -> int:
 
 
 @compiled
+def lowest_level(links: Records, memberships: Records, hops: int, slot: int, but: int, nor: int) -> float:
+    """The lowest level on a flow's path, memberships ``but`` and ``nor`` left out (-1: none)."""
+    lowest, begin = np.inf, slot * hops
+    for membership in range(begin, begin + hops):
+        link = memberships[membership].link
+        if link < 0:
+            break
+        level = links[link].level
+        if level < lowest and membership != but and membership != nor:
+            lowest = level
+    return lowest
+
+
+@compiled
 def join(state: State, slot: int) -> None:
     """A flow begins to send. Its links become dirty in the order of their shares: the tightest one settles what it gets."""
-    flow, begin = state.flows[slot], slot * state.counts[HOPS]
+    links, memberships, hops = state.links, state.memberships, state.counts[HOPS]
+    flow, begin = state.flows[slot], slot * hops
     for membership in range(begin, begin + flow.hops):
-        mine = state.memberships[membership]
-        link = state.links[mine.link]
+        mine = memberships[membership]
+        link = links[mine.link]
         mine.following, mine.previous = link.first, -1
         if link.first >= 0:
-            state.memberships[link.first].previous = membership
+            memberships[link.first].previous = membership
         link.first = membership
         link.members += 1
+    seen = 0
     for _ in range(flow.hops):
         tightest, least = -1, np.inf
-        for membership in range(begin, begin + flow.hops):
-            link = state.links[state.memberships[membership].link]
-            if link.queued == 0 and link.capacity < least * link.members:
-                tightest, least = state.memberships[membership].link, link.capacity / link.members
+        for k in range(flow.hops):
+            link = links[memberships[begin + k].link]
+            if not seen >> k & 1 and link.capacity < least * link.members:
+                tightest, least = k, link.capacity / link.members
         if tightest < 0:
             break
-        soil(state, tightest)
+        seen |= 1 << tightest
+        place = memberships[begin + tightest].link
+        link = links[place]
+        if link.level == np.inf and not link.queued:
+            gets = lowest_level(links, memberships, hops, slot, begin + tightest, -1)
+            if gets < np.inf:
+                link.slack -= gets
+                if link.slack >= SLACK * link.capacity:
+                    continue
+        soil(state, place)
     flow.sending = 1
     state.counts[SENDING] += 1
     state.counts[CHANGES] += 1
@@ -255,17 +286,22 @@ def join(state: State, slot: int) -> None:
 @compiled
 def leave(state: State, slot: int) -> None:
     """A flow sends no more, for now or for ever."""
-    flow, begin = state.flows[slot], slot * state.counts[HOPS]
+    links, memberships, hops = state.links, state.memberships, state.counts[HOPS]
+    flow, begin = state.flows[slot], slot * hops
     for membership in range(begin, begin + flow.hops):
-        mine = state.memberships[membership]
+        mine = memberships[membership]
+        link = links[mine.link]
         if mine.previous >= 0:
-            state.memberships[mine.previous].following = mine.following
+            memberships[mine.previous].following = mine.following
         else:
-            state.links[mine.link].first = mine.following
+            link.first = mine.following
         if mine.following >= 0:
-            state.memberships[mine.following].previous = mine.previous
-        state.links[mine.link].members -= 1
-        if state.links[mine.link].level < np.inf:  # what is not full stays so
+            memberships[mine.following].previous = mine.previous
+        link.members -= 1
+        got = lowest_level(links, memberships, hops, slot, membership, -1) if link.level == np.inf else np.inf
+        if got < np.inf:
+            link.slack += got  # what is not full stays so
+        else:
             soil(state, mine.link)
     flow.sending = 0
     flow.rate = 0.0

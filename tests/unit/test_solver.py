@@ -15,7 +15,7 @@ from flowsim import levels
 from flowsim.fluid import Arrived, FluidFlow, FluidNetwork, HeadArrived
 from flowsim.maxmin import max_min_violations
 from flowsim.solver import FastNetwork, Report, Rule
-from flowsim.state import HOPS, SENDING, soil
+from flowsim.state import HOPS, SENDING, lowest_level, soil
 
 pytestmark = pytest.mark.unit
 
@@ -29,7 +29,7 @@ def flow(id: int, path: tuple[int, ...], size: float, at_s: float = 0.0) -> Flui
 def filled(capacity: Sequence[float], flows: Sequence[FluidFlow], rule: Rule = "fair") -> FastNetwork:
     network = FastNetwork(capacity, rule=rule, hops=max([1, *(len(one.path) for one in flows)]))
     for one in flows:
-        network.add(one.id, [one.id], [one.path], one.released_at, one.released_bytes, one.head_bytes)
+        network.add(one.id, range(one.id, one.id + 1), [one.path], one.released_at, one.released_bytes, one.head_bytes)
     return network
 
 
@@ -118,8 +118,7 @@ def test_levels_agree_with_a_refill_of_the_whole_network(seed: int) -> None:
             soil(state, link)
         assert levels.relax(state)  # from any state of the levels
         found = {
-            id: levels.lowest_level(state.links, state.memberships, int(state.counts[HOPS]), network._slot[id], -1, -1)
-            for id in kept_up
+            id: lowest_level(state.links, state.memberships, int(state.counts[HOPS]), network._slot[id], -1, -1) for id in kept_up
         }
         assert found == near(kept_up)
         if not network.advance(math.inf):
@@ -153,7 +152,7 @@ def test_time_stops_at_the_first_report_and_else_where_it_was_asked_to() -> None
     assert network.advance(1.5) == ()
     assert network.now_s == 1.5
     assert network.advance(9.0) == (Report(3.0, 1, False, True),)
-    network.add(3, [3], [(0,)], [0.0], [5.0])  # released before the present
+    network.add(3, range(3, 4), [(0,)], [0.0], [5.0])  # released before the present
     assert network.now_s == 3.0
     assert network.advance(9.0) == (Report(4.0, 3, False, True),)
     assert network.advance(9.0) == (Report(5.5, 2, False, True),)
@@ -173,7 +172,11 @@ def test_room_grows_for_flows_and_schedules_and_is_used_again() -> None:
     steps = 3000
     for group in range(120):
         network.add(
-            group, [2 * group, 2 * group + 1], [(0,), ()], [group + i / steps for i in range(steps)], list(range(1, steps + 1))
+            group,
+            range(2 * group, 2 * group + 2),
+            [(0,), ()],
+            [group + i / steps for i in range(steps)],
+            list(range(1, steps + 1)),
         )
         while network.advance(float(group)):  # all but the last group
             pass
@@ -181,7 +184,7 @@ def test_room_grows_for_flows_and_schedules_and_is_used_again() -> None:
     assert not network._slot
     assert len(network._state.releases) < 120 * steps
     for group in range(600):
-        network.add(group, [group], [(0,)], [100.0], [1.0])
+        network.add(group, range(group, group + 1), [(0,)], [100.0], [1.0])
     assert len(run(network)) == 600
 
 
@@ -192,8 +195,8 @@ def test_shortest_remaining_transfer_goes_first_and_pre_empts() -> None:
     assert fcts([10.0], long, nearly_done, rule="srpt") == near({1: 10.0, 2: 9.0})
     # The remaining bytes are the transfer's, not the flow's; what the first leaves of a link the next may have.
     network = FastNetwork([10.0, 10.0], rule="srpt")
-    network.add(1, [1, 2], [(0,), (1,)], [0.0], [30.0])
-    network.add(2, [3], [(0,)], [0.0], [50.0])
+    network.add(1, range(1, 3), [(0,), (1,)], [0.0], [30.0])
+    network.add(2, range(3, 4), [(0,)], [0.0], [50.0])
     assert network.rates() == {}
     network.advance(0.0)
     assert network.rates() == {1: 0.0, 2: 10.0, 3: 10.0}
@@ -218,14 +221,14 @@ def test_srpt_never_overloads_a_link_and_leaves_none_idle_that_could_work(seed: 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda n: n.add(1, [1], [(0, 0)], [0.0], [1.0]),
-        lambda n: n.add(1, [1], [(9,)], [0.0], [1.0]),
-        lambda n: n.add(1, [], [], [0.0], [1.0]),
-        lambda n: n.add(1, [1], [(0,)], [1.0, 0.0], [1.0, 2.0]),
-        lambda n: n.add(1, [1], [(0,)], [0.0, 1.0], [1.0, 1.0]),
-        lambda n: n.add(1, [1], [(0,)], [math.nan], [1.0]),
-        lambda n: n.add(1, [1], [(0,)], [0.0], [1.0], 2.0),
-        lambda n: n.add(1, [1], [(0, 1, 2)], [0.0], [1.0]),
+        lambda n: n.add(1, range(1, 2), [(0, 0)], [0.0], [1.0]),
+        lambda n: n.add(1, range(1, 2), [(9,)], [0.0], [1.0]),
+        lambda n: n.add(1, range(1, 1), [], [0.0], [1.0]),
+        lambda n: n.add(1, range(1, 2), [(0,)], [1.0, 0.0], [1.0, 2.0]),
+        lambda n: n.add(1, range(1, 2), [(0,)], [0.0, 1.0], [1.0, 1.0]),
+        lambda n: n.add(1, range(1, 2), [(0,)], [math.nan], [1.0]),
+        lambda n: n.add(1, range(1, 2), [(0,)], [0.0], [1.0], 2.0),
+        lambda n: n.add(1, range(1, 2), [(0, 1, 2)], [0.0], [1.0]),
         lambda n: FastNetwork([-1.0]),
         lambda n: FastNetwork([math.inf]),
     ],
