@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowsim import levels
+from flowsim import levels, solver
 from flowsim.fluid import Arrived, FluidFlow, FluidNetwork, HeadArrived
 from flowsim.maxmin import max_min_violations
 from flowsim.solver import FastNetwork, Report, Rule
+from flowsim.soundness import bad_path, bad_schedule
 from flowsim.state import HOPS, SENDING, lowest_level, soil
+from flowsim.warm import warm
 
 pytestmark = pytest.mark.unit
 
@@ -237,3 +240,16 @@ def test_what_cannot_be_is_refused(call: object) -> None:
     assert callable(call)
     with pytest.raises(ValueError, match=r"group|capacity"):
         call(FastNetwork([1.0, 1.0, 1.0], hops=2))
+
+
+def test_warming_compiles_all_that_a_simulation_calls() -> None:
+    warm()
+    compiled: list[Any] = [bad_path, bad_schedule, solver._admit, solver._advance, solver._settle, solver._withdraw]
+    before = [len(one.signatures) for one in compiled]
+    assert all(count > 0 for count in before)
+    network = FastNetwork([1.0] * 3, hops=2)
+    network.add(5, range(7, 9), [(0, 2), ()], (0.0, 2.0), (1, 5), 1)
+    network.advance(0.25)
+    network.remove(7)
+    assert network.rates() == {}
+    assert [len(one.signatures) for one in compiled] == before
