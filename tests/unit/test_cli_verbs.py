@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -111,9 +109,7 @@ def test_run_hands_the_scenario_and_its_options_over(monkeypatch: pytest.MonkeyP
         seen.update(options, scenario=scenario)
         return 1
 
-    module = ModuleType("kvfabric.run")
-    module.run_emulation = run_emulation  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "kvfabric.run", module)
+    monkeypatch.setattr("kvfabric.run.run_emulation", run_emulation)
     assert main(["run", "smoke", "--out", str(tmp_path / "x"), "--csv", "--seed", "9"]) == 1
     assert seen["scenario"].seed == 9
     assert (seen["out"], seen["csv"], seen["as_json"], seen["debug"]) == (tmp_path / "x", True, False, False)
