@@ -48,11 +48,11 @@ _EFFORT = 64
 
 
 @compiled
-def _water_level(links: Records, memberships: Records, hops: int, limit: Floats, link: int) -> float:
+def _water_level(links: Records, levels: Floats, memberships: Records, hops: int, limit: Floats, link: int) -> float:
     """The level of a link, given the others'."""
     left, rising, membership = links[link].capacity, 0, links[link].first
     while membership >= 0:
-        limit[rising] = lowest_level(links, memberships, hops, memberships[membership].slot, membership, -1)
+        limit[rising] = lowest_level(levels, memberships, hops, memberships[membership].slot, membership, -1)
         rising += 1
         membership = memberships[membership].following
     while rising > 0:
@@ -74,7 +74,8 @@ def _water_level(links: Records, memberships: Records, hops: int, limit: Floats,
 @compiled
 def _soil_others(state: State, link: int, before: float, after: float) -> None:
     """A level has changed: touch the link's flows, and look again at those of their links for which it makes a difference."""
-    links, memberships, hops, membership = state.links, state.memberships, state.counts[HOPS], state.links[link].first
+    links, levels, memberships, hops = state.links, state.levels, state.memberships, state.counts[HOPS]
+    membership = links[link].first
     while membership >= 0:
         slot = memberships[membership].slot
         touch(state, slot)
@@ -86,9 +87,9 @@ def _soil_others(state: State, link: int, before: float, after: float) -> None:
             there = links[place]
             if other == membership or there.queued:
                 continue
-            rest = lowest_level(links, memberships, hops, slot, membership, other)
-            if there.level < np.inf:
-                bound = min(there.level, rest)
+            rest = lowest_level(levels, memberships, hops, slot, membership, other)
+            if levels[place] < np.inf:
+                bound = min(levels[place], rest)
                 if min(bound, before) != min(bound, after):
                     soil(state, place)
                 continue
@@ -107,7 +108,7 @@ def _soil_others(state: State, link: int, before: float, after: float) -> None:
 @compiled
 def relax(state: State) -> bool:
     """Bring the levels to agree; False if that took more effort than filling the network several times would."""
-    links, memberships, hops = state.links, state.memberships, state.counts[HOPS]
+    links, levels, memberships, hops = state.links, state.levels, state.memberships, state.counts[HOPS]
     budget = _EFFORT * (8 + 4 * state.counts[SENDING])
     while state.counts[DIRTY] > 0:
         link = next_dirty(state)
@@ -115,10 +116,10 @@ def relax(state: State) -> bool:
         budget -= 1 + links[link].members
         if budget < 0:
             return False
-        before, after = links[link].level, _water_level(links, memberships, hops, state.limit, link)
+        before, after = levels[link], _water_level(links, levels, memberships, hops, state.limit, link)
         if before == after or abs(before - after) <= TOLERANCE * before < np.inf:
             continue
-        links[link].level = after
+        levels[link] = after
         _soil_others(state, link, before, after)
     return True
 
@@ -130,9 +131,10 @@ def refill(state: State) -> None:
         next_dirty(state)
     state.counts[REFILLED] += 1
     heap, links, risen, hops, size = state.link_heap, state.links, state.limit, state.counts[HOPS], 0
+    state.levels[:] = np.inf
     for place in range(len(links)):
         link = links[place]
-        link.level, link.rising, link.used = np.inf, link.members, 0.0
+        link.rising, link.used = link.members, 0.0
         if link.rising > 0:
             link.key = link.capacity / link.rising
             heap[size] = place
@@ -148,7 +150,7 @@ def refill(state: State) -> None:
         full = heap[0]
         # Rounding must not let the level fall: what has stopped, stopped at the lowest level there was.
         level = max(level, links[full].key)
-        links[full].level = level
+        state.levels[full] = level
         membership = links[full].first
         while membership >= 0:
             slot = state.memberships[membership].slot

@@ -76,7 +76,7 @@ def _settle(state: State) -> None:
             slot = state.touched[i]
             state.flows[slot].touched = 0
             if state.flows[slot].sending:
-                _set_rate(state, slot, lowest_level(state.links, state.memberships, state.counts[HOPS], slot, -1, -1))
+                _set_rate(state, slot, lowest_level(state.levels, state.memberships, state.counts[HOPS], slot, -1, -1))
         state.counts[TOUCHED] = 0
     else:
         settle_srpt(state)

@@ -31,7 +31,6 @@ SLACK = 1e-9
 
 LINK = np.dtype([
     ("capacity", np.float64),
-    ("level", np.float64),  # what the link grants a flow that is limited nowhere else
     ("slack", np.float64),  # where the level is infinite: what its flows, as they are limited elsewhere, leave of it
     ("first", np.int64),  # the first membership of its list
     ("members", np.int64),
@@ -65,11 +64,13 @@ RELEASE = np.dtype([("at", np.float64), ("upto", np.float64)])
 
 
 class State(NamedTuple):
-    """See the records' types. ``fifo`` is the ring of dirty links, ``limit`` and ``left`` are scratch by slot and by group."""
+    """See the records' types. ``levels`` is what each link grants a flow that is limited nowhere else: read more than anything,
+    and therefore by itself. ``fifo`` is the ring of dirty links, ``limit`` and ``left`` are scratch by slot and by group."""
 
     counts: Ints
     clock: Floats
     links: Records
+    levels: Floats
     fifo: Ints
     link_heap: Ints
     flows: Records
@@ -85,13 +86,14 @@ def empty_state(capacity: npt.ArrayLike, slots: int, hops: int, releases: int) -
     """A network without flows, with room for some."""
     given = np.asarray(capacity, dtype=np.float64)
     links = np.zeros(len(given), dtype=LINK)
-    links["capacity"], links["level"], links["slack"], links["first"] = given, np.inf, given, -1
+    links["capacity"], links["slack"], links["first"] = given, given, -1
     count = np.zeros(12, dtype=np.int64)
     count[HOPS] = hops
     return State(
         counts=count,
         clock=np.array([-np.inf]),
         links=links,
+        levels=np.full(len(given), np.inf),
         fifo=np.zeros(max(1, len(given)), dtype=np.int64),
         link_heap=np.zeros(len(given), dtype=np.int64),
         flows=np.zeros(slots, dtype=FLOW),
@@ -232,14 +234,14 @@ def next_dirty(state: State) -> int:
 
 
 @compiled
-def lowest_level(links: Records, memberships: Records, hops: int, slot: int, but: int, nor: int) -> float:
+def lowest_level(levels: Floats, memberships: Records, hops: int, slot: int, but: int, nor: int) -> float:
     """The lowest level on a flow's path, memberships ``but`` and ``nor`` left out (-1: none)."""
     lowest, begin = np.inf, slot * hops
     for membership in range(begin, begin + hops):
         link = memberships[membership].link
         if link < 0:
             break
-        level = links[link].level
+        level = levels[link]
         if level < lowest and membership != but and membership != nor:
             lowest = level
     return lowest
@@ -248,7 +250,7 @@ def lowest_level(links: Records, memberships: Records, hops: int, slot: int, but
 @compiled
 def join(state: State, slot: int) -> None:
     """A flow begins to send. Its links become dirty in the order of their shares: the tightest one settles what it gets."""
-    links, memberships, hops = state.links, state.memberships, state.counts[HOPS]
+    links, levels, memberships, hops = state.links, state.levels, state.memberships, state.counts[HOPS]
     flow, begin = state.flows[slot], slot * hops
     for membership in range(begin, begin + flow.hops):
         mine = memberships[membership]
@@ -270,8 +272,8 @@ def join(state: State, slot: int) -> None:
         seen |= 1 << tightest
         place = memberships[begin + tightest].link
         link = links[place]
-        if link.level == np.inf and not link.queued:
-            gets = lowest_level(links, memberships, hops, slot, begin + tightest, -1)
+        if levels[place] == np.inf and not link.queued:
+            gets = lowest_level(levels, memberships, hops, slot, begin + tightest, -1)
             if gets < np.inf:
                 link.slack -= gets
                 if link.slack >= SLACK * link.capacity:
@@ -286,7 +288,7 @@ def join(state: State, slot: int) -> None:
 @compiled
 def leave(state: State, slot: int) -> None:
     """A flow sends no more, for now or for ever."""
-    links, memberships, hops = state.links, state.memberships, state.counts[HOPS]
+    links, levels, memberships, hops = state.links, state.levels, state.memberships, state.counts[HOPS]
     flow, begin = state.flows[slot], slot * hops
     for membership in range(begin, begin + flow.hops):
         mine = memberships[membership]
@@ -298,7 +300,7 @@ def leave(state: State, slot: int) -> None:
         if mine.following >= 0:
             memberships[mine.following].previous = mine.previous
         link.members -= 1
-        got = lowest_level(links, memberships, hops, slot, membership, -1) if link.level == np.inf else np.inf
+        got = lowest_level(levels, memberships, hops, slot, membership, -1) if levels[mine.link] == np.inf else np.inf
         if got < np.inf:
             link.slack += got  # what is not full stays so
         else:

@@ -117,11 +117,12 @@ def test_levels_agree_with_a_refill_of_the_whole_network(seed: int) -> None:
         kept_up = network.rates()
         state = network._state
         for link in range(len(capacity)):
-            state.links["level"][link] = random.Random(seed + link).choice([0.0, 1.0, math.inf])
+            state.levels[link] = random.Random(seed + link).choice([0.0, 1.0, math.inf])
             soil(state, link)
         assert levels.relax(state)  # from any state of the levels
         found = {
-            id: lowest_level(state.links, state.memberships, int(state.counts[HOPS]), network._slot[id], -1, -1) for id in kept_up
+            id: lowest_level(state.levels, state.memberships, int(state.counts[HOPS]), network._slot[id], -1, -1)
+            for id in kept_up
         }
         assert found == near(kept_up)
         if not network.advance(math.inf):
