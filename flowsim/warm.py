@@ -13,9 +13,9 @@ def warm() -> None:
     for rule in get_args(Rule):
         network = FastNetwork([1.0, 1.0], rule=rule)
         network.add(0, range(2), [(0, 1), (0,)], [0.0, 1.0], [1.0, 2.0], 1.0)
-        network.rates()
         network.advance(0.5)
         network.remove(0)
+        network.rates()
         while network.advance(math.inf):
             pass
 

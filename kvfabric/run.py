@@ -20,6 +20,7 @@ from kvfabric.errors import EXIT_NO, EXIT_OK, BadInput, MachineCannot
 from kvfabric.observer import wants_progress
 from kvfabric.probes import machine_facts, probe_machine
 from kvfabric.records import prepare_out, read_json
+from kvfabric.routing_support import refuse_what_is_only_simulated
 from kvfabric.sandbox import run_sealed
 from kvfabric.scenario import Scenario, fabric_name, parse_scenario, variants_of
 from kvfabric.side_by_side import render, same_load
@@ -48,6 +49,7 @@ def run_emulation(scenario: Scenario, *, out: Path, csv: bool, as_json: bool, de
     lacks; all before anything has been made.
     """
     chosen = chosen_variants(scenario, only)
+    refuse_what_is_only_simulated(chosen)
     for _, one in chosen:
         build_workload(one)
     out = admit(chosen, out)

@@ -49,10 +49,8 @@ def execute(args: argparse.Namespace) -> int:
         from kvfabric.engines import run_both
 
         return run_both(scenario, out=out, csv=args.csv, as_json=args.json, debug=args.debug, only=args.variant)
-    from kvfabric.routing_support import refuse_what_is_only_simulated
-    from kvfabric.run import chosen_variants, run_emulation
+    from kvfabric.run import run_emulation
 
-    refuse_what_is_only_simulated(chosen_variants(scenario, args.variant))
     return run_emulation(scenario, out=out, csv=args.csv, as_json=args.json, debug=args.debug, only=args.variant)
 
 

@@ -247,7 +247,7 @@ def test_warming_compiles_all_that_a_simulation_calls() -> None:
     warm()
     compiled: list[Any] = [bad_path, bad_schedule, solver._admit, solver._advance, solver._settle, solver._withdraw]
     before = [len(one.signatures) for one in compiled]
-    assert all(count > 0 for count in before)
+    assert min(before) > 0
     network = FastNetwork([1.0] * 3, hops=2)
     network.add(5, range(7, 9), [(0, 2), ()], (0.0, 2.0), (1, 5), 1)
     network.advance(0.25)
