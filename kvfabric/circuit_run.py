@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Literal
 
 from controller.optical import OpticalNetwork
-from controller.optical_config import OpticalConfig
 from controller.optical_events import WindowRecord
-from controller.prediction import LaplaceError
 from kvfabric._schema_fabric import OcsSpec
 from kvfabric.circuit_driver import CircuitDriver, Command
 from kvfabric.evidence import CircuitEvidence
 from kvfabric.flow_paths import CircuitPaths
+from kvfabric.optical_policy import choice_of_decode, chosen_at, optical_network
 from kvfabric.optical_testbed import OpticalTestbed
 from kvfabric.packet_run import PREPARE_S, Stopped
 from kvfabric.preflight import Preflight, preflight
@@ -34,8 +31,6 @@ from workloads.serving import ServingModel
 
 TABLES = ("requests", "transfers", "flows", "links", "circuits")
 _LONG_EMU_S = 0.05
-_GRACE_EMU_S = 1e-3
-"""The least by which a late window is extended, emulated: asking more often than the loop can answer is of no use."""
 
 
 class CircuitRun:
@@ -113,19 +108,10 @@ class CircuitRun:
     def open(self, engine: ReplayEngine, scale: Scale, epoch: float, lookahead_s: float, *,
              rehearsal: bool = False) -> tuple[ServingModel, TransferNetwork | None]:  # fmt: skip
         """The serving model of a window that begins at ``epoch``, and what its transfers have to wait for."""
-        ocs, cluster = self._ocs, self._scenario.cluster
-        config = OpticalConfig(
-            prefill=cluster.prefill,
-            decode=cluster.decode,
-            layers=self._workload.model.layers,
-            rate_Bps=self._scenario.fabric.rate,
-            tau_s=scale.to_real_time(self._testbed.tau_emu_s),
-            policy=ocs.policy,
-            reuse=ocs.reuse,
-            overrun=ocs.overrun,
-            grace_s=scale.to_real_time(_GRACE_EMU_S),
-        )
-        network = OpticalNetwork(config, left_bytes=lambda t: driver.left_bytes(t), errors=self._error_of)  # noqa: PLW0108 - made next
+        network = optical_network(
+            self._scenario, self._workload, scale, self._testbed.tau_emu_s,
+            lambda transfer: driver.left_bytes(transfer),  # noqa: PLW0108 - made next
+        )  # fmt: skip
         driver = CircuitDriver(
             network, engine, self._testbed.controller.client, self._testbed.optical, scale,
             epoch=epoch,
@@ -133,14 +119,8 @@ class CircuitRun:
             on_fault=self._faults.append,
         )  # fmt: skip
         self._driver, self._network, self._in_window = driver, network, not rehearsal
-        wanted = ocs.decode or ("circuit" if ocs.books and self._scenario.workload.decode == "load" else "load")
-        choose = network.decode_choice(wanted, slack=ocs.slack)
-        at: Literal["start", "arrival"] = "arrival" if ocs.policy == "admission" else "start"
+        choose, at = choice_of_decode(self._scenario, network), chosen_at(self._scenario)
         return serving_model(self._scenario, self._workload, lookahead_s, choose=choose, choose_at=at), driver
-
-    def _error_of(self, transfer: int) -> LaplaceError:
-        """How wrong a transfer's predictions are: its own, so that every engine draws the same."""
-        return LaplaceError(self._ocs.prediction_error, random.Random(f"prediction {self._scenario.seed} {transfer}"))
 
     def rehearsed(self, engine: ReplayEngine, stopped: Stopped) -> None:
         """Between rehearsal and window: no circuit stands, and what the rehearsal cost in connections is opened again."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from controller.optical import OpticalNetwork
-from controller.optical_config import OpticalConfig
-from controller.prediction import LaplaceError
 from controller.uplinks import Ecmp, FiveTuple, Given, Pinned, UplinkChoice
 from flowsim.circuits import CircuitError, CircuitRun, CircuitSimulation
 from flowsim.leafspine import LeafSpineLinks
 from flowsim.simulation import PacketRun, PacketSimulation
 from flowsim.solver import Effort, FastNetwork
+from kvfabric.optical_policy import choice_of_decode, chosen_at, optical_network
 from kvfabric.scenario import Scenario
 from kvfabric.workload import Workload, serving_model
 from ocs_switch.crossbar import Crossbar, Dark, Refused
@@ -26,8 +22,6 @@ from workloads.events import StartTransfer
 from workloads.replay.connections import LISTEN_PORT, source_port
 from workloads.replay.paths import path_name
 
-GRACE_EMU_S = 1e-3
-"""The least by which a late window is extended, emulated seconds: as the emulation has it."""
 _FRESH_PORTS = 48_000
 
 
@@ -128,26 +122,12 @@ class SimulatedCircuits:
         ocs = scenario.fabric.circuits
         assert ocs is not None
         cluster, scale = scenario.cluster, Scale(scenario.fabric.rate, scenario.scale.rate, scenario.scale.time)
-        config = OpticalConfig(
-            prefill=cluster.prefill,
-            decode=cluster.decode,
-            layers=workload.model.layers,
-            rate_Bps=scenario.fabric.rate,
-            tau_s=ocs.tau,
-            policy=ocs.policy,
-            reuse=ocs.reuse,
-            overrun=ocs.overrun,
-            grace_s=scale.to_real_time(GRACE_EMU_S),
-        )
+        self.network = optical_network(scenario, workload, scale, scale.to_emu_time(ocs.tau), self._left_bytes)
         self._workload = workload
-        self._error, self._seed = ocs.prediction_error, scenario.seed
-        self.network = OpticalNetwork(config, left_bytes=self._left_bytes, errors=self._error_of)
-        wanted = ocs.decode or ("circuit" if ocs.books and scenario.workload.decode == "load" else "load")
-        choose: DecodeChoice | None = self.network.decode_choice(wanted, slack=ocs.slack)
+        choose = choice_of_decode(scenario, self.network)
         if handed.decodes:
             choose = GivenDecodes(handed.decodes, choose or named_choice(scenario))
-        at: Literal["start", "arrival"] = "arrival" if ocs.policy == "admission" else "start"
-        model = serving_model(scenario, workload, choose=choose, choose_at=at)
+        model = serving_model(scenario, workload, choose=choose, choose_at=chosen_at(scenario))
         self._simulation = CircuitSimulation(model, self.network, _Switch(cluster.prefill, cluster.decode, ocs.tau))
 
     def run(self, until_s: float) -> CircuitRun:
@@ -156,10 +136,6 @@ class SimulatedCircuits:
 
     def _left_bytes(self, transfer: int) -> float:
         return self._simulation.left_bytes(transfer)
-
-    def _error_of(self, transfer: int) -> LaplaceError:
-        """How wrong a transfer's predictions are: its own, so that every engine draws the same."""
-        return LaplaceError(self._error, random.Random(f"prediction {self._seed} {transfer}"))
 
 
 def named_choice(scenario: Scenario) -> DecodeChoice:
