@@ -76,4 +76,5 @@ def test_a_transfer_gets_the_rate_that_was_asked() -> None:
         connection(net, "p0g0", "d0g0") as (client, served),
     ):
         transfer_s(client, served, 100_000)
-        assert transfer_s(client, served, 1_000_000) == pytest.approx(0.4, rel=0.1)
+        # The best of three: other work on the machine makes one slower, nothing makes one faster.
+        assert min(transfer_s(client, served, 1_000_000) for _ in range(3)) == pytest.approx(0.4, rel=0.1)
