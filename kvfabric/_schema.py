@@ -246,6 +246,13 @@ class Scenario(Section):
                 "is fresh, but over circuits connections are opened before the window: a handshake would meet the dark",
                 "write connections: reused, or leave it out",
             )
+        if self.emulation.classes < self.cluster.tp:
+            raise KeyConflictError(
+                ("emulation", "classes"),
+                f"is {self.emulation.classes}, fewer than the {self.cluster.tp} GPU positions that connections are opened for",
+                "write a larger power of two, like 64",
+                also=(("cluster", "tp"),),
+            )
         if self.workload.decode != "load" and ocs.decode is not None:
             raise KeyConflictError(
                 ("fabric", "ocs", "decode"),

@@ -269,7 +269,9 @@ class CircuitDriver:
             self._failed(event.tag, fault or "an error of the controller")
 
     def _arrived(self, tag: str, dark_ns: int | None, up_ns: int) -> None:
-        command = self._commands[tag]
+        command = self._commands.get(tag)
+        if command is None:  # another plane has failed it
+            return
         command.waiting -= 1
         command.up_ns = max(command.up_ns, up_ns)
         if dark_ns is not None:

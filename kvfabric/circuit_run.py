@@ -139,10 +139,14 @@ class CircuitRun:
         self._driver.receive()
 
     def _window_over(self, record: WindowRecord, command: Command | None) -> None:
+        if record.start_s is None:  # given back before it came to a command
+            command = None
         tau_ns = self._testbed.tau_emu_s * 1e9
         ideal_s = record.size / self._scenario.fabric.rate
-        # A head is released whole before its window; one this long does not measure how long its end took to be noticed.
-        if record.part == "head" and record.data_s is not None and ideal_s * self._scenario.scale.time >= _LONG_EMU_S:
+        # A head is released whole before its window, and so is all after the prefill; one this long does not measure how long its
+        # end took to be noticed.
+        whole = record.part == "head" or self._ocs.policy == "after"
+        if whole and record.data_s is not None and ideal_s * self._scenario.scale.time >= _LONG_EMU_S:
             self._carried.append(ideal_s / (record.end_s - record.data_s))
         dark = command is not None and command.dark_times_ns and command.waiting == 0
         self.rows.append(

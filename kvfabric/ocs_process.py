@@ -93,7 +93,7 @@ class OcsController:
                     os.sched_setaffinity(0, cpus)  # inherited
                 return subprocess.Popen(
                     [sys.executable, "-m", "controller.ocs_app", str(config)],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[light_fd],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[light_fd], start_new_session=True,
                 )  # fmt: skip
             finally:
                 os.sched_setaffinity(0, had)
@@ -171,16 +171,18 @@ class OcsController:
                     return one
 
     def part(self) -> None:
-        """Take every circuit down and wait. Raises MachineCannot if one stays."""
-        orders = [
-            Order(a=a, b=b, planes=(plane.plane,), verb=Verb.DISCONNECT) for plane in self.planes() for a, b in plane.circuits
-        ]
-        if orders:
-            self.client.disconnect(*orders)
-        until = monotonic() + _ANSWER_S
-        while any(plane.circuits or plane.moving or plane.announced for plane in self.planes()):
+        """Take every circuit down and wait, for those too that are still to come up. Raises MachineCannot if one stays."""
+        until = monotonic() + self.tau_s + _ANSWER_S
+        while True:
+            planes = self.planes()
+            if not any(plane.circuits or plane.moving or plane.announced for plane in planes):
+                return
             if monotonic() > until:
                 raise MachineCannot("circuits could not be taken down", "run it again with --debug")
+            orders = [Order(a=a, b=b, planes=(plane.plane,), verb=Verb.DISCONNECT) for plane in planes for a, b in plane.circuits]
+            if orders:
+                self.client.disconnect(*orders)
+            sleep(1e-3)
 
     def planes(self) -> tuple[PlaneState, ...]:
         """All planes as the controller holds them, now. Raises MachineCannot."""

@@ -63,7 +63,7 @@ def run_emulation(scenario: Scenario, *, out: Path, csv: bool, as_json: bool, de
 
 def admit(runs: Sequence[tuple[str, Scenario]], out: Path) -> Path:
     """Make the output directory, if this machine can do the runs; its absolute path. Raises BadInput and MachineCannot."""
-    out = out.absolute()
+    out = out.resolve()
     if any(out.is_relative_to(place) for place in _SEALED_OFF):
         raise BadInput(f"--out {out} would be lost: the run has a {out.parts[1]} of its own", "choose a directory elsewhere")
     if os.geteuid() != 0:

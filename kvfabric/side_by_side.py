@@ -38,7 +38,7 @@ _ROWS: tuple[tuple[str, Callable[[_Summary], str]], ...] = (
     ("exposed share of TTFT", lambda s: _share(s["exposed_share_of_ttft"])),
     ("hidden, of migrated", lambda s: _share(s["hidden_share"])),
     ("SLO met", lambda s: _share(s["slo_attainment"].get("all"))),
-    ("FCT mean", _time("fct_s", "mean")),
+    ("FCT mean, from first byte", _time("fct_s", "mean")),
     ("reconfigurations", lambda s: str(s["circuits"]["reconfigurations"]) if s["circuits"]["booked"] else "-"),
     ("circuits reused", lambda s: str(s["circuits"]["reused"]) if s["circuits"]["booked"] else "-"),
 )

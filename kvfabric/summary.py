@@ -82,15 +82,15 @@ def summarise(facts: RunFacts, verdict: Verdict, requests: Iterable[RequestRow],
         "exposed_share_of_ttft": sum(exposed) / waited if waited > 0 else None,
         "hidden_share": sum(row.hidden is True for row in migrated) / len(migrated) if migrated else None,
         "slo_attainment": _slo(rows, facts.slo_factor),
-        "circuits": _circuits(circuits),
+        "circuits": _circuits(circuits, facts.time_scale),
         "offered_digest": facts.offered_digest,
         "fidelity": {**verdict.fidelity, "lower_bounds": bounds, "flows": len(flow_rows)},
         "wall_s": facts.wall_s,
     }
 
 
-def _circuits(seen: CircuitEvidence | None) -> dict[str, Any]:
-    errors = [abs(error_s) * 1e3 for error_s in seen.dark_errors_emu_s] if seen else []
+def _circuits(seen: CircuitEvidence | None, time_scale: float) -> dict[str, Any]:
+    errors = [abs(error_s) * 1e3 / time_scale for error_s in seen.dark_errors_emu_s] if seen else []
     return {
         "booked": seen.booked if seen else 0,
         "reconfigurations": seen.reconfigurations if seen else 0,

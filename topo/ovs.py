@@ -139,7 +139,8 @@ class PrivateOvs:
         log = self.directory / f"{name}.log"
         command = [name, *arguments, f"--log-file={log}", "-vconsole:off", "--no-chdir"]
         with open(self.directory / f"{name}.out", "wb") as output:
-            daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self.environment)
+            daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self.environment,
+                                      start_new_session=True)  # fmt: skip
         self._daemons.append(daemon)
         until = time.monotonic() + START_S
         while not _answers(self._control[name]):

@@ -54,7 +54,8 @@ def execute(args: argparse.Namespace) -> int:
     base = base_scenario(args.overrides)
     plan = plan_hiding(base, _taus(args.tau or list(_TAUS)), args.prompts, args.new)
     out = args.out if args.out is not None else default_out("hiding", datetime.now(timezone.utc), os.getpid())
-    out = admit([("hiding", base)], out)
+    nothing = Path("/dev/null")  # stands in for the prompts, which are written into the folder that is made here
+    out = admit([(when, scenario_for(plan, args.overrides, tau_s, when, nothing)) for tau_s in plan.taus_s for when in WHEN], out)
     try:
         runs = []
         for tau_s in plan.taus_s:
@@ -73,14 +74,16 @@ def execute(args: argparse.Namespace) -> int:
                 for item in exposures(plan, tau_s, when, read_rows(out / f"{_label(tau_s)}-{when}", RequestRow))
             ]
             found += of_tau
-            points.append(point(of_tau))
+            if {item.when for item in of_tau} == set(WHEN):
+                points.append(point(of_tau))
         _write_points(out / "hiding.csv", found)
         reasons = [f"{name}: {reason}" for name, summary in series.summaries.items() for reason in summary["reasons"]]
         if args.json:
             print_json(_document(plan, points, series.summaries, reasons))
         else:
             _show(plan, points, reasons, out)
-        as_claimed = all(item.hidden and item.cost_as_expected for item in points)
+        complete = len(points) == len(plan.taus_s)  # else a run ended before its prompts, for a reason that is told
+        as_claimed = complete and all(item.hidden and item.cost_as_expected for item in points)
         return EXIT_OK if as_claimed and series.code == EXIT_OK else EXIT_NO
     finally:
         give_to_caller(out)
@@ -106,9 +109,11 @@ def _label(tau_s: float) -> str:
 
 def _write_points(path: Path, found: Sequence[Exposure]) -> None:
     """Every prompt, for a plot: exposed_s over tau_s, one series for each ``when``."""
+    from kvfabric.hiding import Exposure
+
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([item.name for item in fields(type(found[0]))])
+        writer.writerow([item.name for item in fields(Exposure)])
         writer.writerows(astuple(item) for item in found)
 
 
@@ -147,7 +152,7 @@ def _show(plan: HidingPlan, points: Sequence[HidingPoint], reasons: list[str], o
     ]  # fmt: skip
     print(
         f"{plan.new_tokens} new tokens: prefill {format_time(plan.prefill_s)}, KV transfer {format_time(plan.transfer_s)}; "
-        f"{points[0].prompts['start']} prompts a run"
+        f"{plan.prompts} prompts an instance and run"
     )
     print(f"hidden: at most {EXPOSED_SHARE:.0%} of the prefill exposed; as τ: afterwards it costs {COST[0]:g} to {COST[1]:g} τ")
     show(table(columns, rows))
