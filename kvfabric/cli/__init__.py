@@ -31,7 +31,7 @@ NOT_YET = ("ecmp", "claims", "triage", "cost", "link-budget", "sweep", "shell", 
 _EPILOG = """\
 examples:
   kvfabric doctor                      can this machine run it?
-  sudo kvfabric run demo               16 GPUs, synthetic agentic turns, about 75 s
+  sudo kvfabric run demo               16 GPUs over packets and circuits, two minutes
   sudo kvfabric run weka --trace DIR   the same cluster with your own trace
 
 exit codes:
