@@ -60,7 +60,6 @@ class OcsApp(App):
         self._light = None if config.light_fd is None else Light(config.light_fd)
         keeper = Keeper.TIMER if self._light is None else Keeper.LIGHT
         self._fences = None if config.fence is None else Fences(Path(config.fence))
-        self._fences = None if config.fence is None else Fences(Path(config.fence))
         self._stations = [_Station(Plane(i, c, config.timing, keeper), c) for i, c in enumerate(config.planes)]
         self._by_dpid = {station.config.dpid: station for station in self._stations}
         self._northbound = Northbound(config.northbound, self, config.queue, self._complain)
@@ -68,10 +67,6 @@ class OcsApp(App):
     def start(self) -> None:
         super().start()
         hub.spawn(self._northbound.serve)  # not one of self.threads: the library waits for those when it ends
-        if self._fences is not None:
-            hub.spawn(self._fences.serve)
-            for station in self._stations:
-                hub.spawn(self._send_drained, station)
         if self._fences is not None:
             hub.spawn(self._fences.serve)
             for station in self._stations:

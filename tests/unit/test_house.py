@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,20 @@ def test_mypy_strict_finds_nothing() -> None:
     folders = [folder for folder in CODE_FOLDERS if python_files(folder)]
     cache = ROOT / ".mypy_cache" if os.access(ROOT, os.W_OK) else Path(os.devnull)
     run_tool("mypy", f"--cache-dir={cache}", *folders)
+
+
+def test_no_statement_stands_twice_in_a_row() -> None:
+    """In the product, where it is a slip: what was to happen once happens twice. A test may do a thing twice to see it."""
+    twice = [
+        f"{path.relative_to(ROOT)}:{second.lineno} {ast.unparse(second).splitlines()[0]}"
+        for path in python_files(*MAY_IMPORT)
+        for node in ast.walk(parsed(path))
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody"))
+        if isinstance(block, list)
+        for first, second in pairwise(block)
+        if ast.dump(first) == ast.dump(second)
+    ]
+    assert twice == []
 
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
