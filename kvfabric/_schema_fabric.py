@@ -93,6 +93,12 @@ class FabricSpec(Section):
         """The optical circuit switch of this fabric; None where KV crosses packets."""
         return None if self.kind != "ocs" else self.ocs or OcsSpec()
 
+    def optical_switch(self) -> OcsSpec:
+        """The same, for whoever has nothing to do without one. Raises ValueError over packets."""
+        if self.circuits is None:
+            raise ValueError(f"kind: {self.kind} has no optical circuit switch")
+        return self.circuits
+
     @model_validator(mode="after")
     def _one_of_ratio_and_uplinks(self) -> FabricSpec:
         if self.ratio is None and self.uplinks is None:

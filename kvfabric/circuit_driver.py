@@ -29,8 +29,8 @@ _ANSWER_S = 5.0
 class Command:
     """A circuit that was commanded on all planes of an instance pair, and what came of it, in monotonic nanoseconds.
 
-    ``planned_ns`` is when its ports were to go dark; ``dark_ns`` and ``up_ns`` are the slowest plane's, ``longest_dark_ns`` the
-    longest of them; ``waiting`` counts planes that have not answered.
+    ``planned_ns`` is when its ports were to go dark; ``dark_ns`` and ``up_ns`` are the slowest plane's, ``dark_times_ns`` what
+    each plane was dark; ``waiting`` counts planes that have not answered.
     """
 
     prefill: int
@@ -49,6 +49,15 @@ class _Transfer:
     specs: tuple[FlowSpec, ...]
     gate: int = 0  # counts what was said of its gate: an instruction before the last one is void
     draining: dict[int, int | None] = field(default_factory=dict)  # flow → bytes arrived once drained
+
+    @property
+    def size(self) -> int:
+        """Real bytes per port."""
+        return self.start.head_bytes + self.start.tail_bytes
+
+    def real_bytes(self, emulated: int) -> float:
+        """What so many bytes of one of its flows are on the real cluster."""
+        return emulated / self.specs[0].bytes * self.size
 
 
 class CircuitDriver:
@@ -114,7 +123,7 @@ class CircuitDriver:
         """Real bytes per port of a transfer that have not arrived: the largest of its flows."""
         live = self._transfers[transfer]
         left = max(self._engine.outstanding(spec.id) for spec in live.specs)
-        return left / live.specs[0].bytes * (live.start.head_bytes + live.start.tail_bytes)
+        return live.real_bytes(left)
 
     # Instructions
 
@@ -138,7 +147,10 @@ class CircuitDriver:
             elif isinstance(one, GiveUp):
                 self._give_up(one)
             else:
-                self._on_window(one, None if one.reused else self._last.get((one.prefill, one.decode)))
+                self._window_over(one)
+
+    def _window_over(self, record: WindowRecord) -> None:
+        self._on_window(record, None if record.reused else self._last.get((record.prefill, record.decode)))
 
     def _timer(self, token: int) -> None:
         self._obey(self._network.timer_fired(token, self._now_s()))
@@ -148,7 +160,7 @@ class CircuitDriver:
         if live is None:
             return
         live.gate += 1
-        gate, whole = live.gate, one.upto_bytes >= live.start.head_bytes + live.start.tail_bytes
+        gate, whole = live.gate, one.upto_bytes >= live.size
 
         def open_now() -> None:
             if live.gate == gate:
@@ -179,8 +191,7 @@ class CircuitDriver:
         arrived = [count for count in live.draining.values() if count is not None]
         if len(arrived) == len(live.specs):
             live.draining = {}
-            size = live.start.head_bytes + live.start.tail_bytes
-            self._obey(self._network.gate_drained(transfer, min(arrived) / live.specs[0].bytes * size, self._now_s()))
+            self._obey(self._network.gate_drained(transfer, live.real_bytes(min(arrived)), self._now_s()))
 
     def _give_up(self, one: GiveUp) -> None:
         self._on_fault(f"transfer {one.transfer} was given up: {one.reason}")
@@ -277,18 +288,18 @@ class CircuitDriver:
         if dark_ns is not None:
             command.dark_ns = max(command.dark_ns, dark_ns)
             command.dark_times_ns.append(up_ns - dark_ns)
-        if command.waiting == 0 and command.failed is None:
+        if command.waiting == 0:
             del self._commands[tag]
             up_s = self._scale.to_real_time(command.up_ns / 1e9 - self._epoch)
             self._obey(self._network.circuit_up(command.prefill, command.decode, up_s, self._now_s()))
 
     def _failed(self, tag: str, reason: str) -> None:
         command = self._commands.pop(tag, None)
-        if command is not None and command.failed is None:
+        if command is not None:
             command.failed = reason
             self._obey(self._network.circuit_failed(command.prefill, command.decode, reason, self._now_s()))
 
     def close_books(self) -> None:
         """Records of the windows that are not over."""
         for record in self._network.held(self._now_s()):
-            self._on_window(record, None if record.reused else self._last.get((record.prefill, record.decode)))
+            self._window_over(record)

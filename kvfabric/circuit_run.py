@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from time import monotonic
 
 from controller.optical import OpticalNetwork
 from controller.optical_events import WindowRecord
-from kvfabric._schema_fabric import OcsSpec
 from kvfabric.circuit_driver import CircuitDriver, Command
 from kvfabric.evidence import CircuitEvidence
 from kvfabric.flow_paths import CircuitPaths
 from kvfabric.optical_policy import choice_of_decode, chosen_at, optical_network
 from kvfabric.optical_testbed import OpticalTestbed
-from kvfabric.packet_run import PREPARE_S, Stopped
+from kvfabric.packet_run import Stopped, connections_of, until_open
 from kvfabric.preflight import Preflight, preflight
 from kvfabric.rows import CircuitRow
 from kvfabric.scenario import Scenario
@@ -41,7 +39,7 @@ class CircuitRun:
     def __init__(self, scenario: Scenario, workload: Workload, publish: Path | None, steering: Steering | None) -> None:
         self._scenario = scenario
         self._workload = workload
-        self._ocs = scenario.fabric.circuits or OcsSpec()
+        self._ocs = scenario.fabric.optical_switch()
         self._testbed = OpticalTestbed(scenario, publish, steering)
         self.paths = CircuitPaths(self._testbed.fabric)
         self.rows: list[CircuitRow] = []
@@ -95,14 +93,9 @@ class CircuitRun:
             pairs = matching(cluster.prefill, cluster.decode, shift)
             self._testbed.join(pairs)
             for prefill, decode in pairs.items():
-                for slot in range(classes):
-                    position = slot % cluster.tp
-                    engine.dialer.prepare(
-                        host_name(Role.PREFILL, prefill, position), host_name(Role.DECODE, decode, position), slot
-                    )
-            until = monotonic() + PREPARE_S
-            while engine.dialer.preparing and monotonic() < until and not stopped():
-                engine.run(monotonic() + 0.05)
+                for connection in connections_of(prefill, decode, tp=cluster.tp, classes=classes):
+                    engine.dialer.prepare(*connection)
+            until_open(engine, stopped)
         self._testbed.controller.part()
 
     def open(self, engine: ReplayEngine, scale: Scale, epoch: float, lookahead_s: float, *,
@@ -122,9 +115,8 @@ class CircuitRun:
         choose, at = choice_of_decode(self._scenario, network), chosen_at(self._scenario)
         return serving_model(self._scenario, self._workload, lookahead_s, choose=choose, choose_at=at), driver
 
-    def rehearsed(self, engine: ReplayEngine, stopped: Stopped) -> None:
-        """Between rehearsal and window: no circuit stands, and what the rehearsal cost in connections is opened again."""
-        del engine, stopped
+    def rehearsed(self) -> None:
+        """Between rehearsal and window: no circuit stands, and what was noticed is forgotten."""
         self._driver = None
         self._testbed.controller.part()
         self._faults.clear()
@@ -141,41 +133,22 @@ class CircuitRun:
     def _window_over(self, record: WindowRecord, command: Command | None) -> None:
         if record.start_s is None:  # given back before it came to a command
             command = None
-        tau_ns = self._testbed.tau_emu_s * 1e9
         ideal_s = record.size / self._scenario.fabric.rate
         # A head is released whole before its window, and so is all after the prefill; one this long does not measure how long its
         # end took to be noticed.
         whole = record.part == "head" or self._ocs.policy == "after"
         if whole and record.data_s is not None and ideal_s * self._scenario.scale.time >= _LONG_EMU_S:
             self._carried.append(ideal_s / (record.end_s - record.data_s))
-        dark = command is not None and command.dark_times_ns and command.waiting == 0
-        self.rows.append(
-            CircuitRow(
-                window=len(self.rows),
-                transfer=record.transfer,
-                part=record.part,
-                prefill=record.prefill,
-                decode=record.decode,
-                bytes=round(record.size),
-                booked_s=record.booked_s,
-                start_s=record.start_s,
-                setup_s=record.setup_s,
-                up_s=record.up_s,
-                data_s=record.data_s,
-                end_s=record.end_s,
-                moved=record.moved,
-                extended=record.extended,
-                reused=record.reused,
-                control_emu_s=(command.dark_ns - command.planned_ns) / 1e9 if command is not None and dark else None,
-                dark_emu_s=max(command.dark_times_ns) / 1e9 if command is not None and dark else None,
-                dark_error_emu_s=(max(command.dark_times_ns) - tau_ns) / 1e9 if command is not None and dark else None,
-                status="cancelled"
-                if record.start_s is None
-                else "failed"
-                if command is not None and command.failed
-                else "completed",
-            )
-        )
+        measured: dict[str, float] = {}
+        if command is not None and command.waiting == 0 and command.dark_times_ns:
+            dark_ns = max(command.dark_times_ns)
+            measured = {
+                "control_emu_s": (command.dark_ns - command.planned_ns) / 1e9,
+                "dark_emu_s": dark_ns / 1e9,
+                "dark_error_emu_s": (dark_ns - self._testbed.tau_emu_s * 1e9) / 1e9,
+            }
+        failed = command is not None and command.failed is not None
+        self.rows.append(CircuitRow.over(len(self.rows), record, failed=failed, **measured))
 
     def _lost(self) -> int:
         return sum(lost.packets for lost in self._testbed.shutters.lost().values())

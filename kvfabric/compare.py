@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from rich.text import Text
 
 from kvfabric.comparison import RunRows, compare
 from kvfabric.errors import EXIT_NO, BadInput, KvfabricError
+from kvfabric.optical_policy import chosen_at
 from kvfabric.records import read_json, read_rows, write_json
 from kvfabric.rows import FlowRow, RequestRow, TransferRow
+from kvfabric.scenario import parse_scenario
 from kvfabric.simulated_network import Handed
 
 
@@ -69,10 +72,10 @@ def handed_by(path: Path) -> Handed:
         if len(middle) == 1 and middle[0].removeprefix("spine").isdecimal():
             spines[row.flow] = int(middle[0].removeprefix("spine"))
     decodes: dict[tuple[int, float], list[int]] = {}
-    chosen_at_arrival = read_json(path / "manifest.json")["scenario"]["fabric"]
-    policy = (chosen_at_arrival.get("ocs") or {}).get("policy")
+    scenario = parse_scenario(json.dumps(read_json(path / "manifest.json")["scenario"]), source=f"{path / 'manifest.json'}")
+    at_arrival = chosen_at(scenario) == "arrival"
     for request in sorted(read_rows(path, RequestRow), key=lambda row: row.turn):
-        at_s = request.arrival_s if policy == "admission" else request.prefill_start_s
+        at_s = request.arrival_s if at_arrival else request.prefill_start_s
         if request.prefill is not None and request.decode is not None and at_s is not None:
             decodes.setdefault((request.prefill, at_s), []).append(request.decode)
     return Handed(spines, decodes)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import gc
 import os
 import random
-import time
 from collections import Counter
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import monotonic
 
@@ -20,16 +19,16 @@ from kvfabric.circuit_run import CircuitRun
 from kvfabric.evidence import Evidence, FlowEvidence
 from kvfabric.fabric_ports import FabricReader, port_plans
 from kvfabric.flow_log import FlowLog
-from kvfabric.machine import host_facts
 from kvfabric.observer import Observation, Observer, ObserverSettings, ProgressPlan
 from kvfabric.packet_run import PacketRun
 from kvfabric.preflight import Preflight
 from kvfabric.records import RecordWriter, write_json, write_manifest
-from kvfabric.rows import FlowRow, RequestRow
+from kvfabric.rows import FlowRow
+from kvfabric.run_books import accounts_of, open_manifest, run_facts, unfinished_rows
 from kvfabric.run_log import RunLog
 from kvfabric.sandbox import StopSignals
-from kvfabric.scenario import Scenario, fabric_name
-from kvfabric.summary import RunFacts, summarise
+from kvfabric.scenario import Scenario
+from kvfabric.summary import summarise
 from kvfabric.testbed import choose_steering, host_sysctls, socket_settings
 from kvfabric.verdict import Verdict, judge
 from kvfabric.workload import Workload
@@ -75,23 +74,8 @@ def emulate(scenario: Scenario, workload: Workload, out: Path, *, csv: bool, pro
     began = monotonic()
     scale = Scale(scenario.fabric.rate, scenario.scale.rate, scenario.scale.time)
     writer = RecordWriter(out, csv=csv, tables=kind_of_run(scenario).tables)
-    manifest: dict[str, object] = {
-        "scenario": scenario.resolved(),
-        "engine": "emulation",
-        "seed": scenario.seed,
-        "offered_digest": workload.offered.digest,
-        "workload": workload.describe(),
-        "host": host_facts(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    write_manifest(out, manifest, "running")
-    try:
+    with open_manifest(out, scenario, workload, "emulation") as manifest:
         return _emulate(scenario, workload, out, writer, manifest, scale, began, progress, host_cpu)
-    except BaseException as error:
-        manifest["failure"] = f"{type(error).__name__}: {error}"
-        with suppress(OSError):  # a full disk may be what went wrong, and must not hide it
-            write_manifest(out, manifest, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
-        raise
 
 
 def _emulate(scenario: Scenario, workload: Workload, out: Path, writer: RecordWriter, manifest: dict[str, object], scale: Scale,
@@ -124,16 +108,7 @@ def _emulate(scenario: Scenario, workload: Workload, out: Path, writer: RecordWr
         run.close_books()
         observation = observer.stop()
         verdict = judge(run.evidence(observation, faults_start, faults_end))
-        facts = RunFacts(
-            scenario=scenario.name,
-            engine="emulation",
-            fabric=fabric_name(scenario),
-            offered_digest=workload.offered.digest,
-            ended_s=run.ended_s,
-            time_scale=scenario.scale.time,
-            wall_s=monotonic() - began,
-            slo_factor=scenario.slo.ttft_over_prefill,
-        )
+        facts = run_facts(scenario, workload, "emulation", ended_s=run.ended_s, wall_s=monotonic() - began)
         summary = summarise(facts, verdict, run.log.requests, run.flow_log.rows, run.network.evidence())
         manifest |= {"wall_s": facts.wall_s, "calibrated_share": run.preflight.calibrated, "concurrent_flows_peak": run.peak}
         manifest["rows"] = dict(observation.rows)
@@ -201,7 +176,7 @@ class _Run:
             return
         self.network.prepare(engine, lambda: self.signals.requested)
         self._rehearse()
-        self.network.rehearsed(engine, lambda: self.signals.requested)
+        self.network.rehearsed()
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -263,21 +238,15 @@ class _Run:
         for transfer in live.values():
             self.log.transfer(transfer)
         states = {turn.turn.id: turn.state.value for turn in self._model.unfinished()} if self._model else {}
-        for turn in self.workload.offered.turns:
-            if turn.id not in seen:
-                why = states.get(turn.id, "not arrived")
-                unloaded = self.workload.prefill.total(turn.context, turn.new)
-                row = RequestRow.unfinished(turn, unloaded, started.get(turn.id), f"{why} when the run ended")
-                self.log.requests.append(row)
-                self.observer.send(row)
+        for row in unfinished_rows(self.workload, seen, started, lambda turn: states.get(turn, "not arrived")):
+            self.log.requests.append(row)
+            self.observer.send(row)
         for rows in (self.flow_log.rows, self.network.close_books()):
             for start in range(0, len(rows), 500):
                 self.observer.send(*rows[start : start + 500])
 
     def evidence(self, seen: Observation, faults_start: tuple[str, ...], faults_end: tuple[str, ...]) -> Evidence:
         """Everything the verdict rests on."""
-        status = Counter(row.status for row in self.log.requests)
-        offered = self.workload.offered
         return Evidence(
             interrupted=self.signals.requested,
             observer_faults=seen.faults,
@@ -287,14 +256,7 @@ class _Run:
             shaping_faults_start=faults_start,
             shaping_faults_end=faults_end,
             sysctl_faults=self._sysctl_faults(),
-            rows_in=self.workload.rows,
-            rows_accounted=len(self.log.requests) + self.workload.rows_left_out,
-            offered=len(offered.turns),
-            completed=status["completed"],
-            failed=status["failed"],
-            unfinished=status["unfinished"],
-            request_rows=len(self.log.requests),
-            failure_reasons=tuple(sorted({row.reason for row in self.log.requests if row.status == "failed" and row.reason})),
+            **asdict(accounts_of(self.workload, self.log.requests)),
             flows=tuple(FlowEvidence.of(row, self.flow_log.credit(row)) for row in self.flow_log.rows),
             queue=self.scenario.emulation.queue,
             ports=seen.ports,

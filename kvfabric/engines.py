@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,10 @@ from kvfabric.compare import compare_runs, handed_by, render_comparison
 from kvfabric.errors import EXIT_NO, EXIT_OK
 from kvfabric.records import prepare_out, read_json
 from kvfabric.routing_support import refuse_what_is_only_simulated
-from kvfabric.run import admit, chosen_variants, give_to_caller, run_one
-from kvfabric.scenario import Scenario, fabric_name
-from kvfabric.side_by_side import render, same_load
+from kvfabric.run import admit, announce, chosen_variants, give_to_caller, run_one, show_run, show_variants
+from kvfabric.scenario import Scenario
+from kvfabric.side_by_side import render
 from kvfabric.simulation import simulate_into
-from kvfabric.summary import render_summary
 from kvfabric.workload import build_workload
 
 
@@ -29,24 +26,16 @@ def run_simulation(scenario: Scenario, *, out: Path, csv: bool, as_json: bool, o
     if len(chosen) == 1:
         done = simulate_into(chosen[0][1], workloads[0], out, csv=csv)
         give_to_caller(out)
-        if as_json:
-            print_json(done.summary)
-        else:
-            Console().print(render_summary(done.summary))
-            print(f"records: {out}")
+        show_run(done.summary, out, as_json=as_json)
         return EXIT_OK if done.verdict.valid else EXIT_NO
     prepare_out(out)
     summaries: dict[str, dict[str, Any]] = {}
     for place, ((name, one), workload) in enumerate(zip(chosen, workloads, strict=True), 1):
-        _say(place, chosen, f"{name}: {fabric_name(one)}", quiet=as_json)
+        if not as_json:
+            announce(place, len(chosen), name, one)
         summaries[name] = simulate_into(one, workload, out / name, csv=csv).summary
     give_to_caller(out)
-    alike = same_load(tuple(summaries.values()))
-    if as_json:
-        print_json({"variants": summaries, "same_load": alike})
-    else:
-        Console().print(render(summaries))
-        print(f"records: {out}")
+    alike = show_variants(summaries, out, as_json=as_json)
     return EXIT_OK if alike and all(summary["verdict"] == "VALID" for summary in summaries.values()) else EXIT_NO
 
 
@@ -61,7 +50,8 @@ def run_both(scenario: Scenario, *, out: Path, csv: bool, as_json: bool, debug: 
     code = EXIT_OK
     try:
         for place, (name, one) in enumerate(chosen, 1):
-            _say(place, chosen, f"{name}: {fabric_name(one)}", quiet=as_json)
+            if not as_json:
+                announce(place, len(chosen), name, one)
             folder = out if len(chosen) == 1 else out / name
             folder.mkdir(exist_ok=True)
             emulated = folder / "emulation"
@@ -86,8 +76,3 @@ def run_both(scenario: Scenario, *, out: Path, csv: bool, as_json: bool, debug: 
     else:
         print(f"records: {out}")
     return code
-
-
-def _say(place: int, chosen: Sequence[tuple[str, Scenario]], what: str, *, quiet: bool) -> None:
-    if not quiet:
-        print(f"[{place}/{len(chosen)}] {what}", file=sys.stderr, flush=True)

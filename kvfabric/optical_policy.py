@@ -9,7 +9,6 @@ from typing import Literal
 from controller.optical import OpticalNetwork
 from controller.optical_config import OpticalConfig
 from controller.prediction import LaplaceError
-from kvfabric._schema_fabric import OcsSpec
 from kvfabric.scenario import Scenario
 from kvfabric.workload import Workload
 from topo.scale import Scale
@@ -23,7 +22,7 @@ def optical_network(
     scenario: Scenario, workload: Workload, scale: Scale, tau_emu_s: float, left_bytes: Callable[[int], float]
 ) -> OpticalNetwork:
     """The scenario's policy on a new network, on the real cluster's clock. ``tau_emu_s`` is τ on the emulated one."""
-    ocs, cluster = scenario.fabric.circuits or OcsSpec(), scenario.cluster
+    ocs, cluster = scenario.fabric.optical_switch(), scenario.cluster
     config = OpticalConfig(
         prefill=cluster.prefill,
         decode=cluster.decode,
@@ -45,7 +44,7 @@ def optical_network(
 
 def choice_of_decode(scenario: Scenario, network: OpticalNetwork) -> DecodeChoice | None:
     """What chooses decodes in place of ``workload.decode``; None where nothing does."""
-    ocs = scenario.fabric.circuits or OcsSpec()
+    ocs = scenario.fabric.optical_switch()
     wanted = ocs.decode or ("circuit" if ocs.books and scenario.workload.decode == "load" else "load")
     return network.decode_choice(wanted, slack=ocs.slack)
 

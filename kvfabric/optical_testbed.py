@@ -8,7 +8,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from kvfabric._schema_fabric import OcsSpec
 from kvfabric.errors import KvfabricError
 from kvfabric.ocs_process import OPENFLOW_PORT, OcsController
 from kvfabric.scenario import Scenario
@@ -32,7 +31,7 @@ class OpticalTestbed:
 
     def __init__(self, scenario: Scenario, publish: Path | None, steering: Steering | None,
                  directory: Path = _DIRECTORY) -> None:  # fmt: skip
-        ocs = scenario.fabric.circuits or OcsSpec()
+        ocs = scenario.fabric.optical_switch()
         self.tau_emu_s = ocs.tau * scenario.scale.time
         self.optical = optical_of(scenario)
         self._undo = ExitStack()

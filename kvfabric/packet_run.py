@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from time import monotonic
 
@@ -27,7 +27,7 @@ Stopped = Callable[[], object]
 """Whether somebody has asked the run to stop."""
 
 TABLES = ("requests", "transfers", "flows", "links")
-PREPARE_S = 20.0
+_PREPARE_S = 20.0
 _MAX_PREPARED = 4096
 
 
@@ -72,12 +72,9 @@ class PacketRun:
         ready = engine.dialer.prepare if emulation.connections == "reused" else engine.dialer.prepare_socket
         for prefill in range(cluster.prefill):
             for decode in range(cluster.decode):
-                for slot in range(emulation.classes):
-                    position = slot % cluster.tp
-                    ready(host_name(Role.PREFILL, prefill, position), host_name(Role.DECODE, decode, position), slot)
-        until = monotonic() + PREPARE_S
-        while engine.dialer.preparing and monotonic() < until and not stopped():
-            engine.run(monotonic() + 0.05)
+                for connection in connections_of(prefill, decode, tp=cluster.tp, classes=emulation.classes):
+                    ready(*connection)
+        until_open(engine, stopped)
 
     def open(self, engine: ReplayEngine, scale: Scale, epoch: float, lookahead_s: float, *,
              rehearsal: bool = False) -> tuple[ServingModel, TransferNetwork | None]:  # fmt: skip
@@ -85,7 +82,7 @@ class PacketRun:
         del engine, scale, epoch, rehearsal
         return serving_model(self._scenario, self._workload, lookahead_s), None
 
-    def rehearsed(self, engine: ReplayEngine, stopped: Stopped) -> None:
+    def rehearsed(self) -> None:
         """Between rehearsal and window: nothing is left of it."""
 
     def faults(self) -> tuple[str, ...]:
@@ -101,4 +98,15 @@ class PacketRun:
         return None
 
 
-__all__ = ["PREPARE_S", "TABLES", "PacketRun", "Stopped"]
+def connections_of(prefill: int, decode: int, *, tp: int, classes: int) -> Iterator[tuple[str, str, int]]:
+    """Every connection between an instance pair: (source, destination, slot)."""
+    for slot in range(classes):
+        position = slot % tp
+        yield host_name(Role.PREFILL, prefill, position), host_name(Role.DECODE, decode, position), slot
+
+
+def until_open(engine: ReplayEngine, stopped: Stopped) -> None:
+    """Let the loop run until every connection that was prepared is open; not for ever."""
+    until = monotonic() + _PREPARE_S
+    while engine.dialer.preparing and monotonic() < until and not stopped():
+        engine.run(monotonic() + 0.05)

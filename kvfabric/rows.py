@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, Literal
 
+from controller.optical_events import WindowRecord
 from workloads.events import StartTransfer, TurnFinished
 from workloads.turns import Turn
 
@@ -199,6 +200,17 @@ class CircuitRow:
     dark_emu_s: float | None
     dark_error_emu_s: float | None
     status: str
+
+    @classmethod
+    def over(cls, number: int, record: WindowRecord, *, failed: bool = False, control_emu_s: float | None = None,
+             dark_emu_s: float | None = None, dark_error_emu_s: float | None = None) -> CircuitRow:  # fmt: skip
+        """The row of a window that is over; of one that was given back before its start, cancelled."""
+        status = "cancelled" if record.start_s is None else "failed" if failed else "completed"
+        return cls(
+            number, record.transfer, record.part, record.prefill, record.decode, round(record.size), record.booked_s,
+            record.start_s, record.setup_s, record.up_s, record.data_s, record.end_s, record.moved, record.extended,
+            record.reused, control_emu_s, dark_emu_s, dark_error_emu_s, status,
+        )  # fmt: skip
 
 
 Row = RequestRow | TransferRow | FlowRow | LinkRow | CircuitRow

@@ -107,7 +107,7 @@ def run_series(runs: Sequence[tuple[str, Scenario]], out: Path, *, csv: bool, as
     summaries: dict[str, dict[str, Any]] = {}
     for place, (name, scenario) in enumerate(runs, 1):
         if not as_json:
-            print(f"[{place}/{len(runs)}] {name}: {fabric_name(scenario)}", file=sys.stderr, flush=True)
+            announce(place, len(runs), name, scenario)
         code = run_one(scenario, out / name, csv=csv, as_json=as_json, debug=debug, quiet=True)
         if code not in (EXIT_OK, EXIT_NO):
             return Series(summaries, code)
@@ -120,12 +120,33 @@ def run_series(runs: Sequence[tuple[str, Scenario]], out: Path, *, csv: bool, as
 
 def _run_all(chosen: Sequence[tuple[str, Scenario]], out: Path, *, csv: bool, as_json: bool, debug: bool) -> int:
     series = run_series(chosen, out, csv=csv, as_json=as_json, debug=debug)
+    alike = show_variants(series.summaries, out, as_json=as_json)
+    return series.code if alike else EXIT_NO
+
+
+def announce(place: int, runs: int, name: str, scenario: Scenario) -> None:
+    """Tell the user which of several runs begins."""
+    print(f"[{place}/{runs}] {name}: {fabric_name(scenario)}", file=sys.stderr, flush=True)
+
+
+def show_run(summary: dict[str, Any], out: Path, *, as_json: bool) -> None:
+    """Print what came of one run."""
     if as_json:
-        print_json({"variants": series.summaries, "same_load": same_load(tuple(series.summaries.values()))})
-    elif series.summaries:
-        Console().print(render(series.summaries))
+        print_json(summary)
+    else:
+        Console().print(render_summary(summary))
         print(f"records: {out}")
-    return series.code if same_load(tuple(series.summaries.values())) else EXIT_NO
+
+
+def show_variants(summaries: dict[str, dict[str, Any]], out: Path, *, as_json: bool) -> bool:
+    """Print what came of variants, side by side; whether all were offered the same."""
+    alike = same_load(tuple(summaries.values()))
+    if as_json:
+        print_json({"variants": summaries, "same_load": alike})
+    elif summaries:
+        Console().print(render(summaries))
+        print(f"records: {out}")
+    return alike
 
 
 def give_to_caller(out: Path) -> None:
@@ -149,14 +170,8 @@ def inside(request: str) -> int:
         outcome = emulate(scenario, workload, out, csv=asked["csv"], progress=progress, host_cpu=asked["host_cpu"])
     except OSError as error:
         raise MachineCannot(f"the network could not be built: {error}", "see what kvfabric doctor says") from error
-    if asked["quiet"]:
-        pass  # whoever asked reads the records
-    elif asked["json"]:
-        json.dump(outcome.summary, sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)
-        print()
-    else:
-        Console().print(render_summary(outcome.summary))
-        print(f"records: {out}")
+    if not asked["quiet"]:  # else whoever asked reads the records
+        show_run(outcome.summary, out, as_json=asked["json"])
     return EXIT_OK if outcome.verdict.valid else EXIT_NO
 
 

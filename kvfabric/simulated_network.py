@@ -17,7 +17,7 @@ from ocs_switch.crossbar import Crossbar, Dark, Refused
 from topo.cluster import Role
 from topo.leafspine import LeafSpine, host_name
 from topo.scale import Scale
-from workloads.decode_choice import DecodeChoice
+from workloads.decode_choice import DecodeChoice, named_choice
 from workloads.events import StartTransfer
 from workloads.replay.connections import LISTEN_PORT, source_port
 from workloads.replay.paths import path_name
@@ -119,14 +119,13 @@ class SimulatedCircuits:
     """An optical circuit switch, exact, by the scenario's policy."""
 
     def __init__(self, scenario: Scenario, workload: Workload, handed: Handed) -> None:
-        ocs = scenario.fabric.circuits
-        assert ocs is not None
+        ocs = scenario.fabric.optical_switch()
         cluster, scale = scenario.cluster, Scale(scenario.fabric.rate, scenario.scale.rate, scenario.scale.time)
         self.network = optical_network(scenario, workload, scale, scale.to_emu_time(ocs.tau), self._left_bytes)
         self._workload = workload
         choose = choice_of_decode(scenario, self.network)
         if handed.decodes:
-            choose = GivenDecodes(handed.decodes, choose or named_choice(scenario))
+            choose = GivenDecodes(handed.decodes, choose or named_choice(scenario.workload.decode))
         model = serving_model(scenario, workload, choose=choose, choose_at=chosen_at(scenario))
         self._simulation = CircuitSimulation(model, self.network, _Switch(cluster.prefill, cluster.decode, ocs.tau))
 
@@ -136,10 +135,3 @@ class SimulatedCircuits:
 
     def _left_bytes(self, transfer: int) -> float:
         return self._simulation.left_bytes(transfer)
-
-
-def named_choice(scenario: Scenario) -> DecodeChoice:
-    """The choice of decode that the scenario names, for whoever stands between it and the model."""
-    from workloads.decode_choice import Affinity, least_loaded
-
-    return least_loaded if scenario.workload.decode == "load" else Affinity()

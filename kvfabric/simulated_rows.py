@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.optical_events import WindowRecord
 from flowsim.circuits import CircuitRun
 from flowsim.simulation import PacketRun
 from kvfabric.rows import CircuitRow, FlowRow, RequestRow, TransferRow
+from kvfabric.run_books import unfinished_rows
 from kvfabric.scenario import Scenario
 from kvfabric.simulated_network import SimulatedPackets
 from kvfabric.workload import Workload
@@ -22,7 +22,7 @@ from topo.optical import Optical
 from topo.routing import layer3
 from topo.scale import Scale
 from workloads.events import ReleaseSchedule, StartTransfer, TurnFinished
-from workloads.replay.flows import Gate, ideal_fct
+from workloads.replay.flows import Gate, first_send, ideal_fct
 
 _EXACT = 1e-9
 """Relative: what an FCT falls below the ideal by less than this is rounding."""
@@ -59,14 +59,9 @@ class RowMaker:
 
     def requests(self, finished: Sequence[TurnFinished], starts: Mapping[int, StartTransfer]) -> list[RequestRow]:
         """In the order of their ends, then those that have none."""
-        rows = [RequestRow.finished(end) for end in finished]
         ended = {end.turn.id for end in finished}
-        for turn in self._workload.offered.turns:
-            if turn.id not in ended:
-                unloaded_s, start = self._workload.prefill.total(turn.context, turn.new), starts.get(turn.id)
-                state = "not started" if start is None else "under way"
-                rows.append(RequestRow.unfinished(turn, unloaded_s, start, f"{state} when the run ended"))
-        return rows
+        rest = unfinished_rows(self._workload, ended, starts, lambda turn: "under way" if turn in starts else "not started")
+        return [*map(RequestRow.finished, finished), *rest]
 
     def packets(self, run: PacketRun, network: SimulatedPackets) -> tuple[list[TransferRow], list[FlowRow]]:
         """Transfers and their flows, in the order of starts."""
@@ -94,10 +89,10 @@ class RowMaker:
             for position in range(self._tp):
                 place = self._optical.at(Role.PREFILL, start.prefill, position)
                 flows.append(self._flow(start, position, account, self._optical.switch(place.plane).name, None, None))
-        return transfers, flows, [self._window(number, record) for number, record in enumerate(run.windows)]
+        return transfers, flows, [CircuitRow.over(number, record) for number, record in enumerate(run.windows)]
 
     def _gated(self, schedule: ReleaseSchedule, gates: Sequence[Gate], ended_s: float | None) -> _Account:
-        begins_s = max(schedule.at_s[0], gates[0][0]) if gates else schedule.at_s[0]
+        begins_s = first_send(schedule.at_s[0], gates)
         ideal_s = ideal_fct(schedule.at_s, schedule.released_bytes, self._scenario.fabric.rate, gates)
         return _Account(begins_s, ended_s, ideal_s)
 
@@ -143,13 +138,6 @@ class RowMaker:
             sender_limited=None,
             status="unfinished" if fct_s is None else "completed",
         )
-
-    def _window(self, number: int, record: WindowRecord) -> CircuitRow:
-        return CircuitRow(
-            number, record.transfer, record.part, record.prefill, record.decode, round(record.size), record.booked_s,
-            record.start_s, record.setup_s, record.up_s, record.data_s, record.end_s, record.moved, record.extended,
-            record.reused, None, None, None, "cancelled" if record.start_s is None else "completed",
-        )  # fmt: skip
 
 
 def _slowdown(fct_s: float | None, ideal_s: float) -> float | None:

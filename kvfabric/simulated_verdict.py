@@ -15,7 +15,6 @@ from flowsim.solver import Effort
 from kvfabric._wording import capped
 from kvfabric.rows import CircuitRow, FlowRow, RequestRow
 from kvfabric.verdict import Accounts, Verdict, accounting_reasons
-from kvfabric.workload import Workload
 
 _OVERLAP = 1e-9
 
@@ -30,21 +29,6 @@ class SimulationEvidence:
     circuits: Sequence[CircuitRow]
     tp: int
     effort: Effort | None
-
-
-def accounts_of(workload: Workload, requests: Sequence[RequestRow]) -> Accounts:
-    """The books of a run: every row of the traces, every turn."""
-    status = Counter(row.status for row in requests)
-    return Accounts(
-        rows_in=workload.rows,
-        rows_accounted=len(requests) + workload.rows_left_out,
-        offered=len(workload.offered.turns),
-        completed=status["completed"],
-        failed=status["failed"],
-        unfinished=status["unfinished"],
-        request_rows=len(requests),
-        failure_reasons=tuple(sorted({row.reason for row in requests if row.status == "failed" and row.reason})),
-    )
 
 
 def judge_simulation(evidence: SimulationEvidence) -> Verdict:

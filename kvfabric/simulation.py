@@ -5,21 +5,19 @@ Needs no privileges and no sandbox. The same scenario and seed give the same rec
 
 from __future__ import annotations
 
-import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 from kvfabric.evidence import CircuitEvidence
-from kvfabric.machine import host_facts
 from kvfabric.records import RecordWriter, write_json, write_manifest
 from kvfabric.rows import CircuitRow, FlowRow, RequestRow, TransferRow
-from kvfabric.scenario import Scenario, fabric_name
+from kvfabric.run_books import accounts_of, open_manifest, run_facts
+from kvfabric.scenario import Scenario
 from kvfabric.simulated_network import Handed, SimulatedCircuits, SimulatedPackets
 from kvfabric.simulated_rows import RowMaker
-from kvfabric.simulated_verdict import SimulationEvidence, accounts_of, judge_simulation
-from kvfabric.summary import RunFacts, summarise
+from kvfabric.simulated_verdict import SimulationEvidence, judge_simulation
+from kvfabric.summary import summarise
 from kvfabric.verdict import Verdict
 from kvfabric.workload import Workload
 
@@ -89,38 +87,14 @@ def simulate_into(
     began = monotonic()
     tables = _TABLES if scenario.fabric.circuits is None else (*_TABLES, "circuits")
     writer = RecordWriter(out, csv=csv, tables=tables)
-    manifest: dict[str, object] = {
-        "scenario": scenario.resolved(),
-        "engine": "simulation",
-        "seed": scenario.seed,
-        "offered_digest": workload.offered.digest,
-        "workload": workload.describe(),
-        "handed": {"paths": len(handed.spine_of), "decodes": sum(len(chosen) for chosen in handed.decodes.values())},
-        "host": host_facts(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    write_manifest(out, manifest, "running")
-    try:
+    given = {"paths": len(handed.spine_of), "decodes": sum(len(chosen) for chosen in handed.decodes.values())}
+    with open_manifest(out, scenario, workload, "simulation", handed=given) as manifest:
         run = simulate(scenario, workload, handed)
         simulated_s = monotonic() - began
         for rows in (run.requests, run.transfers, run.flows, run.circuits):
             writer.add(*rows)
         writer.close()
-    except BaseException as error:
-        manifest["failure"] = f"{type(error).__name__}: {error}"
-        with suppress(OSError):
-            write_manifest(out, manifest, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
-        raise
-    facts = RunFacts(
-        scenario=scenario.name,
-        engine="simulation",
-        fabric=fabric_name(scenario),
-        offered_digest=workload.offered.digest,
-        ended_s=run.ended_s,
-        time_scale=scenario.scale.time,
-        wall_s=monotonic() - began,
-        slo_factor=scenario.slo.ttft_over_prefill,
-    )
+    facts = run_facts(scenario, workload, "simulation", ended_s=run.ended_s, wall_s=monotonic() - began)
     summary = summarise(facts, run.verdict, run.requests, run.flows, run.optical)
     manifest |= {"wall_s": facts.wall_s, "simulated_in_s": simulated_s, "rows": dict(writer.rows)}
     write_json(out / "summary.json", summary)

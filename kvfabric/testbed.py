@@ -30,7 +30,7 @@ def fabric_of(scenario: Scenario) -> Fabric:
 
 def optical_of(scenario: Scenario) -> Optical:
     """The scenario's planes at its emulated rate."""
-    ocs = scenario.fabric.circuits or OcsSpec()
+    ocs = scenario.fabric.optical_switch()
     return Optical(scenario.cluster_layout(), scenario.scale.rate, ocs.planes or 0)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 class DecodeChoice(Protocol):
@@ -42,3 +42,8 @@ class Affinity:
         if holder is not None and loads[holder] * len(loads) <= (1 + self.slack) * sum(loads):
             return holder
         return least_loaded(prefill=prefill, holder=holder, loads=loads, head_bytes=head_bytes, now_s=now_s)
+
+
+def named_choice(name: Literal["load", "affinity"], slack: float = 0.1) -> DecodeChoice:
+    """The choice of that name; ``slack`` is that of affinity."""
+    return least_loaded if name == "load" else Affinity(slack)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from workloads import release
-from workloads.decode_choice import Affinity, DecodeChoice, least_loaded
+from workloads.decode_choice import DecodeChoice, named_choice
 from workloads.events import (
     Arrival,
     HeadDelivered,
@@ -87,8 +87,7 @@ class ServingModel:
         self._config = config
         self._chunk_times = chunk_times
         self._chunk_tokens = chunk_tokens
-        named: DecodeChoice = least_loaded if config.decode_choice == "load" else Affinity(config.affinity_slack)
-        self._choose_decode = choose_decode or named
+        self._choose_decode = choose_decode or named_choice(config.decode_choice, config.affinity_slack)
         self._now_s = -math.inf
         self._live: dict[int, LiveTurn] = {}
         self._sessions: dict[tuple[str, str], SessionPlace] = {}

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import get_args
 
 import pytest
+from drawn_turns import drawn_turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from optical_driver import Outcome, check, simulate
@@ -73,17 +74,7 @@ def cases(draw: st.DrawFn, policies: tuple[Policy, ...] = get_args(Policy)) -> C
         overrun=draw(st.sampled_from(get_args(Overrun))),
         grace_s=draw(st.sampled_from([1e-3, 0.1])),
     )
-    rows = st.tuples(
-        st.sampled_from([0.0, 0.25, 1.0, 7.0]) | st.floats(0, 3),
-        st.sampled_from("ab"),
-        st.sampled_from("xyz"),
-        st.integers(0, 5000),
-        st.integers(1, 5000),
-    )
-    at_s, turns = 0.0, []
-    for id, (gap_s, tenant, session, context, new) in enumerate(draw(st.lists(rows, max_size=12))):
-        at_s += gap_s
-        turns.append(Turn(id, tenant, session, at_s, context, new, 0, "test"))
+    turns = draw(drawn_turns(sessions="xyz", max_size=12))
     aware = policy in ("reservation", "admission") and draw(st.booleans())
     return Case(serving, optical, turns, aware, draw(st.sampled_from([0.0, 0.05, 0.5])), draw(st.integers(0, 9)))
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from typing import get_args
 
 import pytest
+from drawn_turns import drawn_turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving_driver import Trace, chunk_times, chunk_tokens, drive
@@ -19,6 +21,7 @@ from workloads.turns import Turn
 pytestmark = pytest.mark.unit
 
 rates = st.sampled_from([3e2, 1e4, 1e6, float("inf")])
+offered = partial(drawn_turns, sessions="wxyz", max_size=25)
 
 
 @st.composite
@@ -35,22 +38,6 @@ def configs(draw: st.DrawFn) -> ServingConfig:
         affinity_slack=draw(st.sampled_from([0.0, 0.1, 1.0])),
         load_counts=draw(st.sampled_from(["kv", "moved"])),
     )
-
-
-@st.composite
-def offered(draw: st.DrawFn) -> list[Turn]:
-    rows = st.tuples(
-        st.sampled_from([0.0, 0.25, 1.0, 7.0]) | st.floats(0, 3),
-        st.sampled_from("ab"),
-        st.sampled_from("wxyz"),
-        st.integers(0, 5000),
-        st.integers(1, 5000),
-    )
-    at_s, turns = 0.0, []
-    for id, (gap_s, tenant, session, context, new) in enumerate(draw(st.lists(rows, max_size=25))):
-        at_s += gap_s
-        turns.append(Turn(id, tenant, session, at_s, context, new, 0, "test"))
-    return turns
 
 
 def model(config: ServingConfig) -> ServingModel:

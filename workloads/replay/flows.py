@@ -61,7 +61,7 @@ class FlowResult:
     @property
     def planned_send(self) -> float:
         """When the first byte was to leave: released, and let through by its gate."""
-        return max(self.spec.released_at[0], self.gates[0][0]) if self.gates else self.spec.released_at[0]
+        return first_send(self.spec.released_at[0], self.gates)
 
     @property
     def lateness(self) -> float:
@@ -74,10 +74,15 @@ class FlowResult:
         return self.delivered - self.actual_send
 
 
+def first_send(released_at: float, gates: Sequence[Gate]) -> float:
+    """When the first byte is to leave: released, and let through by the first gate, if there are any."""
+    return max(released_at, gates[0][0]) if gates else released_at
+
+
 def ideal_fct(released_at: Sequence[float], released_bytes: Sequence[int], rate_Bps: float, gates: Sequence[Gate] = ()) -> float:
     """FCT of the same transfer alone at ``rate_Bps``: no byte leaves before its release and gate, none faster than the rate."""
     size = released_bytes[-1]
-    first = max(released_at[0], gates[0][0]) if gates else released_at[0]
+    first = first_send(released_at[0], gates)
     done, before, step, gate = first, 0, 0, 0
     marks = sorted({*released_bytes, *(upto for _, upto in gates if upto < size)}) if len(gates) > 1 else released_bytes
     for upto in marks:
